@@ -27,6 +27,7 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
+from archsim.questions.exploration.screening import Screen
 from archsim.runs.engine_comparison import Compared
 from archsim.runs.plan import RunMaker
 from archsim.runs.prices import Coefficients
@@ -34,8 +35,7 @@ from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_assumptions, load_model, load_planned, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.exploration.screening import Screen
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.traffic.synthetic import SyntheticTraffic
 
 POINTS = 300  # of each kind of contention
 OUTSIDE = {"shared": 0.15, "reserved": 0.5}

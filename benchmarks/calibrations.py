@@ -14,8 +14,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+from archsim.laws.calibration_files import load_calibration
 from archsim.laws.gemm import ExpertGemm, gemm_times
-from archsim.specs.calibration_files import load_calibration
 
 CALLS = 2_000_000
 MOST_M = 4096
@@ -47,7 +47,7 @@ def engine_ratio() -> float:
     from archsim.specs.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.synthetic import SyntheticTraffic
+    from archsim.traffic.synthetic import SyntheticTraffic
 
     system, model = load_system("dojo"), load_model("qwen3-235b-a22b").model_copy(update={"layers": 12})
     model = model.model_copy(update={"moe_layers": model.moe_layers.model_copy(update={"last": 11})})

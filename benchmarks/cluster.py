@@ -14,12 +14,12 @@ import numpy as np
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
+from archsim.machine.system import SystemSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.step_demand import StepDemand
+from archsim.traffic.step_demand import StepDemand
 
 NODES, TOKENS, REPEATS = (1, 2, 4, 8, 16, 32, 64, 128), 128, 5
 VALUES = {

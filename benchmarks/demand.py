@@ -21,8 +21,8 @@ from archsim.engine.demand import build_run_demand
 from archsim.policies.heatmap import TopFraction
 from archsim.specs.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.synthetic import SyntheticTraffic
-from archsim.workload.trace import Trace
+from archsim.traffic.synthetic import SyntheticTraffic
+from archsim.traffic.trace import Trace
 
 REQUESTS, STEPS, LAYERS, TOP_K, EXPERTS, DIES = 16384, 128, 58, 8, 256, 25
 SAMPLE_REQUESTS, SAMPLE_STEPS = 16384, 8

@@ -34,8 +34,8 @@ from archsim.policies.registry import build_policy
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.synthetic import SyntheticTraffic
-from archsim.workload.trace import draw_requests
+from archsim.traffic.synthetic import SyntheticTraffic
+from archsim.traffic.trace import draw_requests
 
 MODEL, BATCH, DECODE_STEPS = "deepseek-v3", 4096, 6
 STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")

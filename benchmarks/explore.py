@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.host import available_cores
+from archsim.questions.exploration.explore import explore
+from archsim.questions.exploration.pareto import as_costs, pareto
 from archsim.runs.sweep import Unwatched
 from archsim.specs.library import load_exploration
-from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.pareto import as_costs, pareto
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

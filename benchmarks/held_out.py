@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.host import use_one_blas_thread
+from archsim.laws.calibration_files import find_calibration, load_calibration, read_calibration
 from archsim.laws.laws import Laws
 from archsim.laws.moe import MoeSizes
 from archsim.laws.scaling import with_scaled
 from archsim.laws.tables import CalibrationSpec, LawMissing
-from archsim.specs.calibration_files import find_calibration, load_calibration, read_calibration
 from calibration.fit.attention import fit_attention
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.moe import fit_moe, with_defaults

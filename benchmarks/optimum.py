@@ -19,11 +19,11 @@ from archsim.engine.machine import build_memory, policy_costs
 from archsim.iteration.misfit import refuse_misfit
 from archsim.policies.linear_programme import lp
 from archsim.policies.placement import Placement, linear
+from archsim.questions.optimum_bounds import lower_bound
+from archsim.questions.optimum_problem import ProblemBuilder
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.optimum_bounds import lower_bound
-from archsim.studies.optimum_problem import ProblemBuilder
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.traffic.synthetic import SyntheticTraffic
 from microarch.fabric.grid import build_mesh
 
 STEPS = 20

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.workload import statistics
+from archsim.traffic import statistics
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -24,11 +24,11 @@ from archsim.engine.demand import build_run_demand
 from archsim.policies.registry import build_policy
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload import open_trace
-from archsim.workload.layer_subset import some_layers
-from archsim.workload.subjects import collect, traffic_of
-from archsim.workload.traffic_adjust import simulate
-from archsim.workload.traffic_fit import fit_subjects, fit_trace, known_tasks
+from archsim.traffic import open_trace
+from archsim.traffic.layer_subset import some_layers
+from archsim.traffic.subjects import collect, traffic_of
+from archsim.traffic.traffic_adjust import simulate
+from archsim.traffic.traffic_fit import fit_subjects, fit_trace, known_tasks
 
 TRACES = {
     "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",

@@ -108,7 +108,7 @@ def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep",
     from archsim.specs.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.synthetic import SyntheticTraffic
+    from archsim.traffic.synthetic import SyntheticTraffic
 
     side = int(dies**0.5)
     system, model = load_system("dojo"), load_model(MODEL)

@@ -18,11 +18,11 @@ import numpy as np
 
 from archsim.engine.demand import build_run_demand
 from archsim.specs.library import load_model
-from archsim.workload import open_trace
-from archsim.workload.formats.importing import import_sources
-from archsim.workload.frames import write_frames
-from archsim.workload.store_writer import write_tokens, writing
-from archsim.workload.trace_store import Entry, Shape, open_store, row_columns
+from archsim.traffic import open_trace
+from archsim.traffic.formats.importing import import_sources
+from archsim.traffic.frames import write_frames
+from archsim.traffic.store_writer import write_tokens, writing
+from archsim.traffic.trace_store import Entry, Shape, open_store, row_columns
 
 PROMPT, DECODE = 60, 128
 REQUESTS = 12
@@ -88,7 +88,7 @@ def peak_mib(folder, copies):
         "import sys, resource, shutil, tempfile; from pathlib import Path;"
         "sys.path.insert(0, sys.argv[3]); from trace_import import Quiet; from archsim.specs.library import "
         "load_model;"
-        "from archsim.workload.formats.readers import import_sources; out = tempfile.mkdtemp(); root = Path(out) / "
+        "from archsim.traffic.formats.readers import import_sources; out = tempfile.mkdtemp(); root = Path(out) / "
         "'in';"
         "[shutil.copytree(sys.argv[1], root / f'org/DeepSeek-V3/set/s{n}') for n in range(int(sys.argv[2]))];"
         "import_sources([root], Path(out) / 'store', load_model('deepseek-v3'), 2, 'stop', Quiet(), False);"

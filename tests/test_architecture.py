@@ -9,27 +9,27 @@ import pytest
 import yaml
 from support.source import parsed, statements
 
-from archsim.report.reference import architecture_page
+from archsim.show.reference import architecture_page
 
 ROOT = Path(__file__).resolve().parents[1]
 # From bottom to top; no module imports from a later floor. A module belongs to its longest matching prefix.
 FLOORS = [
-    ("archsim.base", "archsim.uncertainty.quantities", "archsim.evidence.case"),
-    ("archsim.verbs",),
+    ("archsim.base",),
     ("archsim.laws",),
+    ("archsim.model", "archsim.machine"),
     ("archsim.specs",),
-    ("archsim.workload", "archsim.models"),
+    ("archsim.traffic",),
     ("archsim.policies",),
     ("archsim.balancers",),
     ("microarch",),
     ("archsim.iteration",),
     ("archsim.engine",),
     ("archsim.runs",),
+    ("archsim.show",),
     ("archsim.uncertainty",),
     ("archsim.serving",),
-    ("archsim.report",),
     ("calibration",),
-    ("archsim.studies",),
+    ("archsim.questions",),
     ("archsim.search",),
     ("archsim.evidence",),
     ("archsim.api", "archsim.extend"),
@@ -128,6 +128,8 @@ def is_eval(node: ast.AST) -> bool:
 @pytest.mark.parametrize(
     "package",
     [
+        "archsim.machine",
+        "archsim.model.spec",
         "archsim.specs",
         "archsim.laws.tables",
         "archsim.cli.main",
@@ -150,7 +152,7 @@ def test_what_every_command_imports_is_light(trees, package):
 
 def test_a_run_needs_no_extra(trees):
     """What ``pip install archsim`` leaves out is imported inside functions, by whoever asks for it."""
-    found, waiting = {}, ["archsim.api", "archsim.cli.main", "archsim.runs.simulator", "archsim.studies.serving.runs"]
+    found, waiting = {}, ["archsim.api", "archsim.cli.main", "archsim.runs.simulator", "archsim.serving.answers.runs"]
     of = {module_of(file): tree for file, tree in trees.items()}
     while waiting:
         name = waiting.pop()
@@ -167,10 +169,10 @@ def _is_import(node: ast.AST) -> bool:
 
 def test_rules_detect_violations():
     """The helpers above see imports inside functions, and rank a module by its package."""
-    tree = ast.parse("def f():\n    from archsim.report import page\n    import numba.core\n")
-    assert {module for _, module in imports_of(tree)} == {"archsim.report", "archsim.report.page", "numba.core"}
+    tree = ast.parse("def f():\n    from archsim.show import page\n    import numba.core\n")
+    assert {module for _, module in imports_of(tree)} == {"archsim.show", "archsim.show.page", "numba.core"}
     assert (
-        rank_of("archsim.report.page")
+        rank_of("archsim.show.page")
         > rank_of("archsim.engine.loop")
         > rank_of("microarch.fabric.fabric")
         > rank_of("archsim.specs.x")
@@ -214,4 +216,4 @@ def is_named(full: str, trees) -> bool:
 
 def test_the_table_of_rooms_in_the_manual_is_what_they_say():
     page = ROOT / "docs" / "architecture.md"
-    assert page.read_text(encoding="utf-8") == architecture_page(page.parent), "python -m archsim.report.reference"
+    assert page.read_text(encoding="utf-8") == architecture_page(page.parent), "python -m archsim.show.reference"

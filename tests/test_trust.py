@@ -21,12 +21,12 @@ from support.tiny import tiny_file
 import archsim as ar
 from archsim.base.code_digest import keep_machine_code
 from archsim.base.compiled import kernel
+from archsim.base.config_files import shipped_configs
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, import_function
 from archsim.cli.main import main
-from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_model
-from archsim.workload.traffic_presets import load_traffic
+from archsim.traffic.traffic_presets import load_traffic
 
 MODULE = "import pathlib\npathlib.Path('ran').touch()\n\ndef rule(step, **params):\n    return step.home\n"
 KEYS = (

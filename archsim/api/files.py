@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from archsim.base.errors import SpecError
 from archsim.laws.tables import CalibrationSpec
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs import library
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import ExploreSpec
 from archsim.specs.file_kinds import EXPERIMENT, SERVE, TRAFFIC
 from archsim.specs.library import Source
-from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
-from archsim.specs.system import SystemSpec
 
 if TYPE_CHECKING:
+    from archsim.questions.checking import Checked
     from archsim.specs.serving_files import Serving
-    from archsim.studies.checking import Checked
-    from archsim.workload.subjects import SeveralSubjects
-    from archsim.workload.traffic_model import TrafficModel
+    from archsim.traffic.subjects import SeveralSubjects
+    from archsim.traffic.traffic_model import TrafficModel
 
 
 EXAMPLE: Mapping[str, Any] = {
@@ -114,7 +114,7 @@ def check(source: Source, overrides: Overrides = (), say: Callable[[str], None] 
     >>> print(str(ar.check(ar.api.EXAMPLE)).splitlines()[0].partition(". ")[0])
     ok, 1 system × 1 model × 1 batch × 2 policies × 1 assumption set = 2 runs
     """
-    from archsim.studies import checking
+    from archsim.questions import checking
 
     return checking.check(load(source, overrides), source, override_texts(overrides), say)
 
@@ -126,7 +126,7 @@ def figure(report: str | os.PathLike[str], name: str, out: str | os.PathLike[str
 
     >>> ar.figure("report", "speedups", "speedups.pdf")  # of a report that was written  # doctest: +SKIP
     """
-    from archsim.report.printed_figures import write_figure
+    from archsim.show.printed_figures import write_figure
 
     file = Path(out or f"{name}.pdf")
     write_figure(Path(report), name, file)
@@ -191,7 +191,7 @@ def override_texts(overrides: Overrides) -> list[str]:
 
 
 def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel | SeveralSubjects:
-    from archsim.workload.traffic_presets import load_traffic, model_of
+    from archsim.traffic.traffic_presets import load_traffic, model_of
 
     if isinstance(source, Mapping):
         raise SpecError("mapping: load a traffic preset from its file, as its tables are beside it")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from archsim.evidence.meshes import MeshValidation
     from archsim.evidence.page import Evidence
-    from archsim.specs.fabric_calibrations import FabricCalibration
+    from archsim.machine.fabric_calibrations import FabricCalibration
     from calibration.fit.calibrate import FittedCalibration
     from calibration.measurements.datasheets import Nominal
     from calibration.measurements.reading import Measurements
@@ -117,7 +117,7 @@ def calibrate_meshes(
 
     >>> ar.calibrate_meshes("measurements", out="fabrics")  # needs measurements  # doctest: +SKIP
     """
-    from archsim.specs.fabric_calibrations import write_fabric_calibration
+    from archsim.machine.fabric_calibrations import write_fabric_calibration
     from calibration.fit.mesh import fit_meshes
     from calibration.measurements.mesh import read_meshes
 
@@ -145,7 +145,7 @@ def validate_meshes(
     >>> ar.validate_meshes("measurements", calibration="blackhole")  # needs measurements  # doctest: +SKIP
     """
     from archsim.evidence import meshes
-    from archsim.specs.fabric_calibrations import fabric_calibration
+    from archsim.machine.fabric_calibrations import fabric_calibration
 
     known = None if calibration is None else [fabric_calibration(Path(calibration))]
     return meshes.validate_meshes(*map(Path, folders), fabrics=known)

@@ -8,33 +8,33 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from archsim import verbs
 from archsim.api import files
 from archsim.api.runs import sweep
 from archsim.api.serving import serve_sure
+from archsim.base import verbs
 from archsim.base.errors import ArchsimError, PlacementError, SpecError
+from archsim.base.verbs import verb
 from archsim.specs import library
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.library import Source
 from archsim.specs.plan import SweepPlan
-from archsim.verbs import verb
 
 if TYPE_CHECKING:
     from archsim.evidence.claims import Claims
+    from archsim.machine.system import SystemSpec
+    from archsim.model.spec import ModelSpec
+    from archsim.policies.place import Placed
+    from archsim.questions.block_worth import BlockWorth
+    from archsim.questions.designs import DesignComparison
+    from archsim.questions.why import Why
+    from archsim.questions.worth import Worth
     from archsim.runs.sweep import Watcher
     from archsim.search.compare import OptionComparison
     from archsim.search.deployments import DeploymentComparison
     from archsim.search.served_why import ServedWhy
-    from archsim.specs.model import ModelSpec
-    from archsim.specs.system import SystemSpec
-    from archsim.studies.block_worth import BlockWorth
-    from archsim.studies.designs import DesignComparison
-    from archsim.studies.place import Placed
-    from archsim.studies.serving.sure import ServedSure
-    from archsim.studies.sure_answer import Sure
-    from archsim.studies.why import Why
-    from archsim.studies.worth import Worth
+    from archsim.serving.answers.sure import ServedSure
+    from archsim.uncertainty.sure_answer import Sure
 
 
 HELD_OUT = 0.25
@@ -74,7 +74,7 @@ def sure(
     """
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.sure import find_sure, sure_into
+    from archsim.uncertainty.sure import find_sure, sure_into
     from archsim.uncertainty.worlds import refuse_few
 
     refuse_few(samples)
@@ -182,9 +182,9 @@ def compare(
         if where is not None:
             _write_options(found, where)
         return found
-    from archsim.studies import designs
-    from archsim.studies.designs_page import write_comparison_page
-    from archsim.studies.sides import load_side, name_of, side_of
+    from archsim.questions import designs
+    from archsim.questions.designs_page import write_comparison_page
+    from archsim.questions.sides import load_side, name_of, side_of
     from archsim.uncertainty.ranges import WORLDS
 
     whole = None if inside is None else load_side(inside, overrides)
@@ -198,7 +198,7 @@ def compare(
     from dataclasses import replace
 
     from archsim.runs.executor import shared_folder
-    from archsim.studies.sure import sure_of_sides
+    from archsim.uncertainty.sure import sure_of_sides
 
     named = {f"{letter}: {name_of(each)}": side for letter, each, side in zip("AB", sides, both, strict=True)}
     with shared_folder() as folder:
@@ -243,7 +243,7 @@ def why(
     >>> len(ar.why(ar.api.EXAMPLE, policy="ep", worst=3).rows)
     3
     """
-    from archsim.studies.why import explain
+    from archsim.questions.why import explain
 
     if _is_deployment(experiment):
         from archsim.search.served_why import why_deployment
@@ -287,10 +287,10 @@ def place(
     >>> ar.place("loads.npy", "olmoe-1b-7b", "h200_node", slots=8).to_pandas().empty
     False
     """
+    from archsim.policies.place import place_experts, write_placed
     from archsim.specs.library import load_model, load_system
-    from archsim.studies.place import place_experts, write_placed
-    from archsim.studies.recorded_loads import read_history
-    from archsim.workload.placements import check_slots
+    from archsim.traffic.placements import check_slots
+    from archsim.traffic.recorded_loads import read_history
 
     whose = load_model(model) if isinstance(model, str) else model
     machine = load_system(system) if isinstance(system, str) else system
@@ -334,8 +334,8 @@ def worth(
 
     >>> ar.worth("eplb", "loads.npz", "serve_olmoe").verdict  # takes minutes  # doctest: +SKIP
     """
+    from archsim.questions.worth import worth as judged
     from archsim.search.deployments import policies_sentence
-    from archsim.studies.worth import worth as judged
 
     sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads or ())
     target, paths = None if out is None else Path(out), [Path(source) for source in sources]
@@ -364,9 +364,9 @@ def block_worth(
 
     >>> ar.block_worth("prediction", "dojo").verdict  # takes minutes  # doctest: +SKIP
     """
+    from archsim.questions.block_worth import DRAWS, drawn, in_worlds, judge, pairs_of
     from archsim.runs.results import Results
     from archsim.specs.library import MANIFEST
-    from archsim.studies.block_worth import DRAWS, drawn, in_worlds, judge, pairs_of
 
     report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
     whole = files.planned_of(experiment if report is None else report / MANIFEST)

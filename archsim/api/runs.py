@@ -10,20 +10,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from archsim import verbs
 from archsim.api import files
-from archsim.verbs import verb
+from archsim.base import verbs
+from archsim.base.verbs import verb
 
 if TYPE_CHECKING:
-    from archsim.runs.phase import PhaseTimes
+    from archsim.engine.phase import PhaseTimes
+    from archsim.questions.ablation import Ablation
+    from archsim.questions.comparison import Comparison
+    from archsim.questions.exploration.candidates import Exploration
+    from archsim.questions.optimum import Measured, Optimum
+    from archsim.questions.verify import Verified
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.sweep import Watcher
-    from archsim.studies.ablation import Ablation
-    from archsim.studies.comparison import Comparison
-    from archsim.studies.exploration.candidates import Exploration
-    from archsim.studies.optimum import Measured, Optimum
-    from archsim.studies.verify import Verified
 
     Watching = Callable[[], AbstractContextManager[Watcher]]
 
@@ -61,12 +61,12 @@ def run(
     ('ep', 64, True)
     """
     from archsim.base.files import refuse_unwritable
-    from archsim.report.timeline import refuse_part_of_timeline, write_step_timeline
     from archsim.runs.choice import choose
     from archsim.runs.columns import columns_with, kinds_of
     from archsim.runs.plan import select
     from archsim.runs.results import collect
     from archsim.runs.simulator import Simulator
+    from archsim.show.timeline import refuse_part_of_timeline, write_step_timeline
 
     refuse_part_of_timeline({"step": step, "layer": layer, "timeline": timeline})
     if timeline is not None:
@@ -109,8 +109,8 @@ def run_phase(
     >>> ar.run_phase(ar.api.EXAMPLE, "dispatch", policy="ep").to_pandas().shape[0]  # iterations × MoE layers
     4
     """
+    from archsim.engine.phase import time_phase
     from archsim.runs.choice import choose
-    from archsim.runs.phase import time_phase
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
 
@@ -147,9 +147,9 @@ def sweep(
     >>> [row["policy"] for row in ar.sweep(ar.api.EXAMPLE, jobs=1).runs.rows]
     ['base', 'ep']
     """
+    from archsim.questions.comparison import failures_on_page, write_sweep_report
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched, sweep_selected
-    from archsim.studies.comparison import failures_on_page, write_sweep_report
 
     watcher = watcher or Unwatched()
     selection = select(files.planned_of(files.overridden(experiment, overrides)), watcher.phase)
@@ -166,8 +166,8 @@ def sweep(
 
 def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
     """Write the report of runs that the cache has, or that are simulated again."""
+    from archsim.questions.comparison import write_sweep_report
     from archsim.runs.sweep import Unwatched, sweep_selected
-    from archsim.studies.comparison import write_sweep_report
 
     sweep_selected(selection, folder, jobs, Unwatched())
     return write_sweep_report(selection, folder).page
@@ -193,8 +193,8 @@ def ablate(
 
     >>> ar.ablate("dojo").to_pandas()  # takes minutes  # doctest: +SKIP
     """
-    from archsim.studies import ablation
-    from archsim.studies.ablation_page import write_ablation
+    from archsim.questions import ablation
+    from archsim.questions.ablation_page import write_ablation
 
     whole = files.experiment_of(experiment)
     first, last = ablation.assumptions_named(whole, start), ablation.assumptions_named(whole, end)
@@ -227,9 +227,9 @@ def explore(
 
     >>> ar.explore("explore_dojo", "report").front  # takes minutes  # doctest: +SKIP
     """
+    from archsim.questions.exploration.explore import explore as explore_points
+    from archsim.questions.exploration.explore import explore_to_report
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.exploration.explore import explore as explore_points
-    from archsim.studies.exploration.explore import explore_to_report
 
     asked = files.exploration_of(files.overridden(experiment, overrides))
     plan, watching = asked.plan.with_engine("analytical"), watching or (lambda: nullcontext(Unwatched()))
@@ -262,8 +262,8 @@ def optimum(
     >>> bool((ar.optimum(ar.api.EXAMPLE).to_pandas()["distance"] >= 0).all())
     True
     """
-    from archsim.studies.optimum import measure_optimum
-    from archsim.studies.optimum_page import write_optimum
+    from archsim.questions.optimum import measure_optimum
+    from archsim.questions.optimum_page import write_optimum
 
     whole = files.experiment_of(files.overridden(experiment, overrides))
     found = measure_optimum(whole, steps, report or (lambda _: None), jobs)
@@ -286,8 +286,8 @@ def engines(
     >>> len(ar.engines(ar.api.EXAMPLE, sample=2, steps=1).to_pandas())
     2
     """
+    from archsim.questions import comparison
     from archsim.runs.plan import select
-    from archsim.studies import comparison
 
     selection = select(files.planned_of(experiment), watcher.phase if watcher else lambda text: None)
     return comparison.compare(selection, sample, steps, watcher)
@@ -306,9 +306,9 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
 
     >>> ar.verify("report").moved  # of a report that was written  # doctest: +SKIP
     """
+    from archsim.questions.verify import report_of
+    from archsim.questions.verify import verify as verified
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.verify import report_of
-    from archsim.studies.verify import verify as verified
 
     folder, watching = report_of(Path(report)), watching or (lambda: nullcontext(Unwatched()))
     return verified(folder, lambda file, out: _again(file, out, jobs, watching))
@@ -317,7 +317,7 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
 def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> None:
     """Run what a manifest holds, as the command that made it."""
     from archsim.api.serving import serve_plan
-    from archsim.report.report import samples_in
+    from archsim.show.report import samples_in
     from archsim.specs.serving_files import Serving
 
     found = files.load(manifest)

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archsim import verbs
-from archsim.verbs import verb
+from archsim.base import verbs
+from archsim.base.verbs import verb
 
 if TYPE_CHECKING:
     from archsim.evidence.serving.accuracy import ServedAccuracy
     from archsim.evidence.serving.calibrate import FittedConstants
     from archsim.evidence.serving.calibrate import ServingComparison as ServedComparison
     from archsim.runs.sweep import Watcher
+    from archsim.serving.answers.page import ServedPlan
+    from archsim.serving.answers.recommendation import Recommendation
+    from archsim.serving.answers.results import Searched
+    from archsim.serving.answers.sure import ServedSure
     from archsim.serving.outcome import Outcome
     from archsim.specs.library import Source
-    from archsim.studies.serving.page import ServedPlan
-    from archsim.studies.serving.recommendation import Recommendation
-    from archsim.studies.serving.results import Searched
-    from archsim.studies.serving.sure import ServedSure
 
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
@@ -45,7 +45,7 @@ def serve(
 
     >>> ar.serve("serve_olmoe").measures  # takes seconds  # doctest: +SKIP
     """
-    from archsim.report.serving_timeline import MOST_ITERATIONS, write_serving_timeline
+    from archsim.serving.answers.timeline import MOST_ITERATIONS, write_serving_timeline
     from archsim.serving.serving import serve as served
     from archsim.specs.serving_files import load_serving
 
@@ -94,7 +94,7 @@ def serve_plan(
     >>> ar.serve_plan("serve_olmoe", out="report").outcomes  # takes seconds  # doctest: +SKIP
     """
     from archsim.search.served_axes import serve_axes, serve_load
-    from archsim.studies.serving.runs import serve_plan as planned
+    from archsim.serving.answers.runs import serve_plan as planned
 
     plan, folder = planned(source, overrides, first=first), None if out is None else Path(out)
     if plan.has_axes:
@@ -124,8 +124,8 @@ def serve_sure(
 
     >>> print(ar.serve_sure("serve_olmoe", 16).sentence)  # takes minutes  # doctest: +SKIP
     """
-    from archsim.studies.serving.runs import serve_plan as planned
-    from archsim.studies.serving.sure import find_sure, write_sure
+    from archsim.serving.answers.runs import serve_plan as planned
+    from archsim.serving.answers.sure import find_sure, write_sure
 
     found = find_sure(planned(source, overrides), samples, None if out is None else Path(out), watcher, jobs)
     if out is not None:
@@ -141,9 +141,9 @@ def search_serving(
 
     >>> ar.search_serving("serve_h200", jobs=2)  # takes minutes  # doctest: +SKIP
     """
+    from archsim.serving.answers.results import Searched
+    from archsim.serving.answers.search import search
     from archsim.specs.serving_files import load_serving
-    from archsim.studies.serving.results import Searched
-    from archsim.studies.serving.search import search
 
     return Searched(search(load_serving(source, overrides), report, jobs=jobs))
 
@@ -171,9 +171,9 @@ def recommend(
     >>> ar.recommend("olmoe-1b-7b", "h200:8", tpot="20ms").best  # takes minutes  # doctest: +SKIP
     """
     from archsim.base.host import available_cores
-    from archsim.studies.serving.question import asked_of
-    from archsim.studies.serving.recommend import recommend as recommended
-    from archsim.studies.serving.recommendation import write_recommendation
+    from archsim.serving.answers.question import asked_of
+    from archsim.serving.answers.recommend import recommend as recommended
+    from archsim.serving.answers.recommendation import write_recommendation
 
     question = asked_of(model, [on] if isinstance(on, str) else on, **asked)
     found = recommended(question, report, jobs or available_cores(), None if out is None else Path(out))

@@ -1,7 +1,7 @@
 """What does every room need that knows nothing of GPUs: quantities with units, YAML with line numbers, tables, files,
 compiled kernels?
 
-Front: `errors.SpecError`, `errors.did_you_mean`, `quantities.parse_quantity`, `quantities.format_quantity`,
+Front: `errors.SpecError`, `answer.Answer`, `quantities.parse_quantity`, `quantities.format_quantity`,
     `fields.Spec`, `yaml.read_yaml`, `files.write_text`, `tables.Shown`, `compiled.kernel`,
     `own_code.import_function`, `sums.sum`, `host.available_cores`.
 Units and errors: Quantities become base units: ns, bytes, FLOP, W, USD. An error that a user can mend is an

@@ -29,11 +29,13 @@ from archsim.base.sums import sum
 
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
-    "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
+    "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/config_files.py", "archsim/base/fields.py",
+    "archsim/base/host.py",
     "archsim/base/packing.py", "archsim/base/quantities.py", "archsim/base/replication.py", "archsim/base/sums.py",
     "archsim/base/units.py",
     "archsim/base/validation.py", "archsim/base/yaml.py",
-    "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws",
+    "archsim/laws", "archsim/model/*.py", "archsim/machine", "archsim/specs", "archsim/traffic", "archsim/policies",
+    "archsim/engine", "archsim/iteration",
     "archsim/runs/clocks.py", "archsim/runs/columns.py", "archsim/runs/energy.py", "archsim/runs/prices.py",
     "archsim/runs/run.py", "archsim/runs/simulator.py",
     "archsim/runs/finished.py", "archsim/runs/measures", "archsim/runs/packed_steps.py",
@@ -42,16 +44,17 @@ DECIDING = (
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module.
 INERT = (
-    "archsim/base/code_digest.py", "archsim/base/csv_lines.py", "archsim/base/errors.py", "archsim/base/evidence.py",
+    "archsim/base/answer.py", "archsim/base/code_digest.py", "archsim/base/csv_lines.py", "archsim/base/errors.py",
+    "archsim/base/evidence.py",
     "archsim/base/files.py", "archsim/base/libraries.py", "archsim/base/packed_files.py",
     "archsim/base/own_code.py", "archsim/base/tables.py", "archsim/extend.py", "archsim/runs/results.py",
-    "archsim/uncertainty",
+    "archsim/base/uncertain.py",
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
     "archsim/base/compiled.py", "archsim/base/packing.py", "archsim/base/replication.py", "archsim/base/units.py",
-    "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine",
-    "archsim/iteration/overlap.py", "archsim/serving", "archsim/laws", "microarch/blocks", "microarch/fabric",
+    "archsim/model/spec.py", "archsim/traffic", "archsim/policies", "archsim/engine",
+    "archsim/iteration/overlap.py", "archsim/serving/*.py", "archsim/laws", "microarch/blocks", "microarch/fabric",
     "microarch/rtl/tables.py",
 )  # fmt: skip
 _KEPT_IN = ".numba_cache"
@@ -92,10 +95,12 @@ def digest_here(rooms: tuple[str, ...] = DECIDING) -> str:
 
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
-    """12 hex digits from the names and contents of all Python files in ``rooms`` (folders or files)."""
+    """12 hex digits from the names and contents of all Python files in ``rooms`` (folders, files, or files of a folder
+    without those of folders in it: ``*.py``).
+    """
     digest = hashlib.sha256()
     for room in rooms:
-        for file in [checkout / room] if room.endswith(".py") else sorted((checkout / room).rglob("*.py")):
+        for file in sorted(checkout.glob(room if room.endswith(".py") else f"{room}/**/*.py")):
             digest.update(f"{file.relative_to(checkout).as_posix()} ".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

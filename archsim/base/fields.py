@@ -2,8 +2,9 @@
 what was expected.
 """
 
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import UnionType
@@ -19,9 +20,10 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from archsim.base import errors
 from archsim.base.errors import did_you_mean
 from archsim.base.quantities import Dimension, FieldType, as_written, count, describe
-from archsim.uncertainty.quantities import SHAPES, Distribution
+from archsim.base.uncertain import SHAPES, Distribution
 
 
 class Ranged(NamedTuple):
@@ -247,3 +249,26 @@ def refuse_duplicates(kind: str, names: list[str | int]) -> None:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise ValueError(f"{kind} {name!r} is listed twice")
+
+
+def check_parameters(target: str, function: Callable[..., Any], arguments: int, given: Iterable[str]) -> None:
+    """Raise KeyProblem for a parameter that a user's function does not have, or needs and does not get.
+
+    arguments: how many it gets by position.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # of a function without Python code
+        return
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    by_position = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    known = [each.name for each in by_name if each not in by_position[:arguments]]
+    for key in given:
+        if key not in known:
+            listed = f"; it has {', '.join(known)}" if known else "; it has none"
+            raise KeyProblem((key,), f"unknown parameter of {target}{errors.did_you_mean(key, known) or listed}")
+    for each in by_name:
+        if each.name in known and each.default is each.empty and each.name not in given:
+            raise KeyProblem(("name",), f"{target} needs a parameter {each.name!r}")

@@ -6,18 +6,18 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_ablate(args: argparse.Namespace) -> Answer:
     """Run what is missing and report. Raises ArchsimError for an unknown assumption set."""
     import archsim as ar
+    from archsim.base.answer import Answer
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_compiling, print_replaced, report_folder
     from archsim.cli.progress import study
-    from archsim.report.answer import Answer
-    from archsim.studies.ablation import ablated_experiment, assumptions_named
-    from archsim.studies.ablation_page import lines_of
+    from archsim.questions.ablation import ablated_experiment, assumptions_named
+    from archsim.questions.ablation_page import lines_of
 
     experiment = ar.load_experiment(args.file, args.overrides)
     whole = ablated_experiment(experiment, *(assumptions_named(experiment, name) for name in (args.start, args.end)))

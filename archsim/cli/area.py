@@ -5,22 +5,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from archsim.base.answer import Answer, Grid, Part
 from archsim.base.errors import SpecError
 from archsim.cli import arguments
-from archsim.report import deciders
-from archsim.report.answer import Answer, Grid, Part
-from archsim.report.deciders import families, words
+from archsim.machine.decision import DecisionSpec
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.search.options import experiment_or_machine
-from archsim.specs.decision import DecisionSpec
+from archsim.show import deciders
+from archsim.show.deciders import families, words
 from archsim.specs.library import AXIS_UNREAD, MANIFEST
-from archsim.specs.model import ModelSpec
-from archsim.specs.system import SystemSpec
-from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign
 from microarch.silicon.area import WAFER_MM2, AreaAndPower, parts_of, total
 from microarch.silicon.area import Part as Block
 from microarch.silicon.decision_area import decision_parts, design_of, global_clock_hz, speeds_part
 from microarch.silicon.published_area import deviation, explanation, published_row, total_note
+from microarch.silicon.table_designs import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.silicon.technology import TECHNOLOGIES, Technology
 
 _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
@@ -160,7 +160,7 @@ def _memories_table(system: SystemSpec) -> Grid:
 
 def _worth_table(folder: Path) -> Part:
     """What prediction cost in area and power beside what it was worth in time, in the runs of a report."""
-    from archsim.report.report import Report
+    from archsim.show.report import Report
 
     report, rows = Report(folder), []
     for row in (row for family in families(report) for row in deciders.rows(report, family)):

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.verbs import OUTPUT, PLACE, Option, Options, flag_of
+from archsim.base.verbs import OUTPUT, PLACE, Option, Options, flag_of
 
 # Options that other commands have → the key that says it in an experiment, and in a deployment.
 _OF_EXPERIMENT = {
@@ -103,7 +103,7 @@ def below(parser: argparse._ActionsContainer, group: str) -> dict[str, Any]:
 
 
 def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
-    """The arguments of a verb, as `archsim.verbs` declares them. What is not given and has no default is None
+    """The arguments of a verb, as `archsim.base.verbs` declares them. What is not given and has no default is None
     (`options_from`).
     """
     alone: dict[str, argparse._MutuallyExclusiveGroup] = {}

@@ -23,7 +23,7 @@ def run_blocks(args: argparse.Namespace) -> int:
 
     Raises SpecError for an unknown block, and for ``--diagram`` without one.
     """
-    from archsim.report.blocks import DIAGRAMS, diagram_of, full_text, known_block, overview, write_diagrams
+    from archsim.show.blocks import DIAGRAMS, diagram_of, full_text, known_block, overview, write_diagrams
 
     block = args.block and known_block(args.block)
     if args.diagram and block is None:

@@ -13,7 +13,7 @@ from archsim.base.own_code import NO_CODE, without_code
 from archsim.cli.arguments import add_experiment
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run_check(args: argparse.Namespace) -> Answer:
     run.
     """
     from archsim.api import check
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
     with without_code() if args.no_code else nullcontext():
         try:

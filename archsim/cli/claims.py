@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from archsim.base.answer import Answer, Grid, Part
 from archsim.base.errors import capital, sentence
 from archsim.cli import arguments
 from archsim.evidence import claims_page
-from archsim.report.answer import Answer, Grid, Part
 
 FOLDER = "reports/claims"
 

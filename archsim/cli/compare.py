@@ -8,24 +8,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli import arguments, heartbeat
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_compare(args: argparse.Namespace) -> Answer:
     """What differs, or which option serves more; write the page."""
     import archsim as ar
+    from archsim.base.answer import Answer
     from archsim.cli.printing import print_compiling, print_notes
     from archsim.cli.progress import study
-    from archsim.report.answer import Answer
+    from archsim.questions.designs import DesignComparison
+    from archsim.questions.designs_page import as_answer
     from archsim.runs.results import damage_told
     from archsim.search.compare import OptionComparison
     from archsim.search.options import vary_of
-    from archsim.studies.designs import DesignComparison
-    from archsim.studies.designs_page import as_answer
 
     print_compiling()
     folder = Path(args.out or Path("reports") / _folder_name(args))

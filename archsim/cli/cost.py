@@ -8,12 +8,12 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli import arguments
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
-    from archsim.specs.system import SystemSpec
+    from archsim.base.answer import Answer
+    from archsim.machine.system import SystemSpec
 
 
 def add_cost(parser: argparse.ArgumentParser) -> None:
@@ -30,23 +30,23 @@ add_power = add_cost
 
 def run_cost(args: argparse.Namespace) -> Answer:
     """Area and price of every system. Raises SpecError for an unknown coefficient."""
-    from archsim.studies.machine_answer import cost_parts
+    from archsim.questions.machine_answer import cost_parts
 
     return _answer(args, cost_parts, ("", " of power and cooling"))
 
 
 def run_power(args: argparse.Namespace) -> Answer:
     """Power at full load against the limits, and by block. Raises SpecError for an unknown coefficient."""
-    from archsim.studies.machine_answer import power_parts
+    from archsim.questions.machine_answer import power_parts
 
     return _answer(args, power_parts, (" of energy", " of power and cooling"))
 
 
 def _answer(args: argparse.Namespace, parts_of: Callable[..., Answer], names: tuple[str, str]) -> Answer:
     """Of all systems of a file, or of the one that it is; ``names``: of both tables of coefficients."""
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
+    from archsim.questions.machine_answer import coefficients_of, sources_of
     from archsim.specs.library import AXIS_UNREAD
-    from archsim.studies.machine_answer import coefficients_of, sources_of
 
     systems, unread = _systems(args)
     middle, limits = coefficients_of(verbs.named_numbers("--coefficient", args.coefficient, "hbm_pj_per_bit=5"))

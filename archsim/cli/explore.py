@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer, Part
-    from archsim.studies.exploration.candidates import Exploration
+    from archsim.base.answer import Answer, Part
+    from archsim.questions.exploration.candidates import Exploration
 
 _SHOWN = 20  # printed points of the front
 
@@ -16,9 +16,9 @@ _SHOWN = 20  # printed points of the front
 def run_explore(args: argparse.Namespace) -> Answer:
     """Run what is missing; write the page, and a report for every recommended design."""
     from archsim.api import ExplorationPlan
+    from archsim.base.answer import Answer
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_compiling, print_replaced, report_folder
-    from archsim.report.answer import Answer
     from archsim.specs.library import load_exploration
 
     worlds = [] if args.samples is None else [f"explore.samples={args.samples}"]
@@ -28,7 +28,7 @@ def run_explore(args: argparse.Namespace) -> Answer:
     print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)
     from archsim.api import explore
     from archsim.cli.progress import resumes, watcher
-    from archsim.studies.exploration.explore import given
+    from archsim.questions.exploration.explore import given
 
     print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
     print_compiling("screening", of=asked.plan.with_engine("analytical").experiment)
@@ -39,9 +39,9 @@ def run_explore(args: argparse.Namespace) -> Answer:
 
 def _designs(found: Exploration) -> Iterator[str]:
     """The design of every question asked: the best by each objective, and within each budget, or that none is."""
-    from archsim.report.units import amount
-    from archsim.studies.exploration.answers import wanted_designs
-    from archsim.studies.exploration.page import answer_heading, unmet_budgets
+    from archsim.questions.exploration.answers import wanted_designs
+    from archsim.questions.exploration.page import answer_heading, unmet_budgets
+    from archsim.show.units import amount
 
     for heading, point in wanted_designs(found).items():
         values = ", ".join(amount(name, point.values[name]) for name in found.spec.objectives)
@@ -51,8 +51,8 @@ def _designs(found: Exploration) -> Iterator[str]:
 
 
 def _front(found: Exploration) -> Iterator[Part]:
-    from archsim.report.answer import Grid
-    from archsim.report.units import amount
+    from archsim.base.answer import Grid
+    from archsim.show.units import amount
 
     state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
     if not found.budget:

@@ -122,27 +122,27 @@ def _values(action: argparse.Action, given: list[str], begun: str) -> list[str]:
 
 
 def _blocks(given: list[str]) -> list[str]:
-    from archsim.studies.block_worth import BLOCKS
-    from archsim.studies.placement_choices import POLICIES
+    from archsim.policies.placement_choices import POLICIES
+    from archsim.questions.block_worth import BLOCKS
 
     return [*BLOCKS, *(each for each in POLICIES if each != "none")]
 
 
 def _figures(given: list[str]) -> list[str]:
-    from archsim.report.printed_figures import names_of
+    from archsim.show.printed_figures import names_of
 
     return list(names_of(Path(given[0])))
 
 
 def _machines(given: list[str]) -> list[str]:
-    from archsim.studies.serving.question import gpus_named
+    from archsim.serving.answers.question import gpus_named
 
     return [*gpus_named(), *_names("systems")]
 
 
 def _of_question(name: str) -> Callable[[list[str]], list[str]]:
     def found(given: list[str]) -> list[str]:
-        from archsim.studies.serving import question
+        from archsim.serving.answers import question
 
         return list(getattr(question, name))
 
@@ -156,8 +156,8 @@ _OTHERS: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 def _names(kind: str) -> list[str]:
+    from archsim.base.config_files import named_files
     from archsim.specs.assumptions import shipped_sets
-    from archsim.specs.config_files import named_files
     from archsim.specs.policies import PRESETS
 
     others = {"policies": PRESETS, "assumptions": shipped_sets()}

@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archsim import verbs
-from archsim.base import errors, files, own_code
+from archsim.base import errors, files, own_code, verbs
 from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, add_options, tell_renamed
 from archsim.cli.streams import Kept, open_closed
 
@@ -30,7 +29,7 @@ class Form(NamedTuple):
 
 class Command(NamedTuple):
     """``module``: below ``archsim.cli``, with ``run_NAME(args) -> Answer | int``, and ``add_NAME(parser)`` of
-    one whose options are not in `archsim.verbs`;
+    one whose options are not in `archsim.base.verbs`;
     ``module:name`` if the name is not that of the module.
     """
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from archsim.base.errors import SpecError
+from archsim.base.verbs import natural
 from archsim.cli.arguments import OK, add_file, file_out
-from archsim.verbs import natural
 
 
 def add_model_import(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +37,11 @@ def add_model_import(parser: argparse.ArgumentParser) -> None:
 
 def run_model_import(args: argparse.Namespace) -> int:
     """Import and write. Raises ArchsimError for a graph that is not recognised."""
-    from archsim.models.config_keys import FLAGS
+    from archsim.model.config_keys import FLAGS
 
     given = {field: getattr(args, field) for field in FLAGS}
     if args.graph.endswith(".json"):
-        from archsim.models.config_json import import_config
+        from archsim.model.config_json import import_config
 
         if args.operators:
             raise SpecError("--operators: needs an ONNX graph; config.json has no operators")
@@ -49,7 +49,7 @@ def run_model_import(args: argparse.Namespace) -> int:
         for line in model.approximate:
             print(f"approximate: {line}", file=sys.stderr)
         return _written(model, args)
-    from archsim.models.onnx import import_model, write_operators
+    from archsim.model.onnx import import_model, write_operators
 
     imported = import_model(Path(args.graph), args.name, given)
     print("\n".join(imported.found), file=sys.stderr)
@@ -61,7 +61,7 @@ def run_model_import(args: argparse.Namespace) -> int:
 
 
 def _written(model, args: argparse.Namespace) -> int:
-    from archsim.models.config_json import write_model
+    from archsim.model.config_json import write_model
     from archsim.specs.describe import summary
 
     out = file_out(args.out, f"{model.name}.yaml")

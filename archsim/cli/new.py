@@ -19,7 +19,8 @@ def run_new(args: argparse.Namespace) -> int:
     """Write the file; an existing one is left as it is. Raises SpecError."""
     from pathlib import Path
 
-    from archsim.specs.library import schema_line, starting_text, write_new
+    from archsim.base.config_files import schema_line
+    from archsim.specs.library import starting_text, write_new
 
     name = args.name.removesuffix(".yml").removesuffix(".yaml")  # `archsim new experiment mine.yaml` writes that file
     file = Path(args.out or (args.name if name != args.name else f"{name}.yaml"))

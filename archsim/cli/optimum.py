@@ -7,16 +7,16 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_optimum(args: argparse.Namespace) -> Answer:
     """Bound and report. Raises ArchsimError for more than 128 dies."""
     import archsim as ar
+    from archsim.base.answer import Answer
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_compiling, print_replaced, report_folder
-    from archsim.report.answer import Answer
-    from archsim.studies.optimum_page import answers, write_optimum
+    from archsim.questions.optimum_page import answers, write_optimum
 
     experiment = ar.load_experiment(args.file, args.overrides)
     folder = report_folder(experiment.name, args.out, "optimum")
@@ -38,7 +38,7 @@ def _print_run(measured) -> None:
 
 
 def _distance(measured) -> str:
-    from archsim.report.units import percent
+    from archsim.show.units import percent
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())
     parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli import arguments
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_place(args: argparse.Namespace) -> Answer:

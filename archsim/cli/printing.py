@@ -16,7 +16,7 @@ from archsim.base.errors import ArchsimError, SpecError, sentence, spoken
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer, Part
+    from archsim.base.answer import Answer, Part
     from archsim.specs.experiment import ExperimentSpec
 
 
@@ -157,8 +157,8 @@ def natural_width(table) -> int:
 
 def answer_of_store(path: str | Path, *before: str) -> Answer:
     """What the store at ``path`` contains."""
-    from archsim.report.answer import Answer
-    from archsim.workload.trace_store import facts_of, open_store
+    from archsim.base.answer import Answer
+    from archsim.traffic.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
     return Answer((*before, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)

@@ -8,23 +8,23 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli import arguments, heartbeat
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer, Grid, Part
-    from archsim.studies.serving.recommendation import Recommendation
+    from archsim.base.answer import Answer, Grid, Part
+    from archsim.serving.answers.recommendation import Recommendation
 
 
 def run_recommend(args: argparse.Namespace) -> Answer:
     """The answer, the table and the reasons. Raises ArchsimError."""
     print("reading ...", file=sys.stderr, flush=True)  # before slow imports
     import archsim as ar
+    from archsim.base.answer import Answer
     from archsim.base.errors import SpecError
     from archsim.cli.printing import print_compiling
     from archsim.cli.progress import resumes
-    from archsim.report.answer import Answer
-    from archsim.studies.serving.recommendation import answer, start_script, why
+    from archsim.serving.answers.recommendation import answer, start_script, why
 
     if args.loads and not args.out:
         raise SpecError("--loads: a placement is written to a file. Give --out DIR, too")
@@ -42,9 +42,9 @@ def run_recommend(args: argparse.Namespace) -> Answer:
 
 
 def _table(found: Recommendation) -> Grid:
-    from archsim.report.answer import Grid
-    from archsim.report.units import interval
-    from archsim.studies.serving.question import NAMES
+    from archsim.base.answer import Grid
+    from archsim.serving.answers.question import NAMES
+    from archsim.show.units import interval
 
     rows = []
     for each in (found.best, *found.others):

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from archsim import verbs
+from archsim.base import verbs
+from archsim.base.answer import Answer, Grid
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import refuse_foreign
 from archsim.cli import arguments
-from archsim.report.answer import Answer, Grid
 
 # What the commands on RTL share: the extra that they need, blocks and parameters.
 
@@ -50,11 +50,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def recorded_in(file: str, block: str, events: int) -> Any:
-    """``archsim.studies.bench_records.record_bench`` in the runs of an experiment."""
+    """``archsim.questions.bench_records.record_bench`` in the runs of an experiment."""
+    from archsim.questions.bench_records import record_bench
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
     from archsim.specs.library import load_planned
-    from archsim.studies.bench_records import record_bench
 
     selection = select(load_planned(file, []))
     runs = list(selection.maker.runs(map(selection.plan.point, selection.kept)))

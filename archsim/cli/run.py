@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli.heartbeat import begins
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer, Grid, Part
+    from archsim.base.answer import Answer, Grid, Part
     from archsim.runs.plan import Selection
     from archsim.specs.experiment import ExperimentSpec
 
@@ -20,14 +20,14 @@ NARROW = 120  # columns of a terminal
 
 def run_run(args: argparse.Namespace) -> Answer:
     import archsim as ar
+    from archsim.base.answer import Answer
     from archsim.base.errors import ArchsimError
     from archsim.cli.printing import print_compiling
-    from archsim.report.answer import Answer
-    from archsim.report.timeline import refuse_part_of_timeline
+    from archsim.questions.ranges import range_of
     from archsim.runs.choice import choose
     from archsim.runs.plan import plan_of, select
     from archsim.runs.run_cost import cost_sentence
-    from archsim.studies.ranges import range_of
+    from archsim.show.timeline import refuse_part_of_timeline
     from archsim.uncertainty.ranges import WORLDS
 
     chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
@@ -37,7 +37,7 @@ def run_run(args: argparse.Namespace) -> Answer:
         timed = ar.run_phase(experiment, args.phase, law=args.law, **chosen)
         return Answer(timed.lines(), result=timed.to_pandas().to_dict("records"))
     if args.die_dies is not None:
-        from archsim.studies.death import death_of
+        from archsim.questions.death import death_of
 
         one = choose(ar.load_experiment(args.file, args.overrides), **chosen)
         print_compiling()
@@ -82,8 +82,8 @@ def _notes(row: Mapping[str, Any], experiment: ExperimentSpec) -> list[str]:
 
 def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Selection) -> Iterator[Part]:
     """The sentence on an iteration, the combination with its numbers, iterations by part, and the room for KV."""
-    from archsim.report.answers import iteration_sentence, rate_sentence
     from archsim.runs.feasibility import kv_rooms_told
+    from archsim.show.answers import iteration_sentence, rate_sentence
     from archsim.uncertainty.ranges import WORLDS
 
     if whole := iteration_sentence([row], WORLDS) or rate_sentence([row], WORLDS):
@@ -97,12 +97,12 @@ def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Select
 
 def _table(row: Mapping[str, Any], experiment: ExperimentSpec) -> Grid:
     """The combination and its alternatives, then the columns of the page's table that have a value, with units."""
+    from archsim.base.answer import Grid
     from archsim.base.causes import label_of
     from archsim.cli.printing import console
-    from archsim.report.answer import Grid
-    from archsim.report.tables import COLUMNS
-    from archsim.report.units import amount, estimate_texts, percent, usd
     from archsim.runs.prices import price_range
+    from archsim.show.tables import COLUMNS
+    from archsim.show.units import amount, estimate_texts, percent, usd
     from archsim.specs.explore import OBJECTIVES
 
     rows: list[tuple[str, ...] | None] = []
@@ -143,9 +143,9 @@ def _table(row: Mapping[str, Any], experiment: ExperimentSpec) -> Grid:
 
 def _iteration(row: Mapping[str, Any], prefix: str, title: str) -> Grid:
     """Where the time of an iteration goes, attention and head included."""
-    from archsim.report.answer import Grid
-    from archsim.report.units import percent
+    from archsim.base.answer import Grid
     from archsim.runs.columns import BY_NAME
+    from archsim.show.units import percent
 
     rows, whole = [], f"{prefix}_ns"
     total = row[whole]

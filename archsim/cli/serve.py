@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from archsim.cli import arguments, heartbeat
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer, Part
+    from archsim.base.answer import Answer, Part
 
 SHOWN = 10  # rows of a search
 
@@ -47,7 +47,7 @@ def _serve(args: argparse.Namespace) -> Answer:
     import archsim as ar
     from archsim.cli.printing import report_folder
     from archsim.cli.progress import study
-    from archsim.studies.serving.plan_answer import answer_of
+    from archsim.serving.answers.plan_answer import answer_of
 
     folder = report_folder(arguments.stem_of(args.file), args.out)
     with study(folder) as watching:
@@ -94,17 +94,17 @@ def _search(args: argparse.Namespace) -> Answer:
     """The configurations found; write the page. The result is the answer, the best as a file of `archsim serve`, and
     the rows. What was served is kept in the folder of the page; after Ctrl-C the same command goes on from there.
     """
+    from archsim.base.answer import Answer, Grid
     from archsim.base.errors import sentence
     from archsim.base.files import own_folder
     from archsim.base.host import available_cores
     from archsim.cli.printing import report_folder
     from archsim.cli.progress import resumes
-    from archsim.report.answer import Answer, Grid
+    from archsim.serving.answers import results
+    from archsim.serving.answers.configuration import with_choice
+    from archsim.serving.answers.search import search
+    from archsim.serving.answers.search_page import PARTIAL, write_search
     from archsim.specs.serving_files import load_serving
-    from archsim.studies.serving import results
-    from archsim.studies.serving.configuration import with_choice
-    from archsim.studies.serving.search import search
-    from archsim.studies.serving.search_page import PARTIAL, write_search
 
     serving = load_serving(args.file, args.overrides)
     folder = own_folder(report_folder(arguments.stem_of(args.file), args.out, "search"))

@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli import arguments
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_sure(args: argparse.Namespace) -> Answer:

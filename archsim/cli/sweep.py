@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.base.host import available_cores
 from archsim.cli import arguments
 
 if TYPE_CHECKING:
+    from archsim.questions.comparison import SweepReport
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.specs.plan import SweepPlan
-    from archsim.studies.comparison import SweepReport
 
 
 _MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a millisecond each
@@ -58,9 +58,9 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
         cores = min(args.jobs or available_cores(), available_cores())
         watching.phase("running" if args.scheduler else f"running; {cost_sentence(plan, cores)}")
         print_replaced(folder, plan.given())
-        from archsim.studies.comparison import failures_on_page, write_sweep_report
-        from archsim.studies.sure import sure_into
+        from archsim.questions.comparison import failures_on_page, write_sweep_report
         from archsim.uncertainty.ranges import WORLDS
+        from archsim.uncertainty.sure import sure_into
 
         with failures_on_page(plan.experiment.name, folder):
             results = sweep_selected(selection, folder, args.jobs, watching)
@@ -84,7 +84,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
 def _print_results(selection: Selection, results: Results, folder: Path) -> None:
     from archsim.cli.sweep_tables import print_best, print_dropped, print_speedups, print_wafers
-    from archsim.studies.wafers import is_drawn
+    from archsim.questions.wafers import is_drawn
 
     plan = selection.plan
     if plan.sweep.axes:
@@ -97,7 +97,7 @@ def _print_results(selection: Selection, results: Results, folder: Path) -> None
 def _print_report(report: SweepReport, folder: Path | None) -> None:
     """folder: where the table of points is, if there are axes."""
     from archsim.cli.printing import print_notes, print_parts
-    from archsim.studies.comparison import STEPS_OF_REPORT, errors_of
+    from archsim.questions.comparison import STEPS_OF_REPORT, errors_of
 
     if report.sample is not None:
         sample, noun = report.sample, "runs" if folder is None else "points"
@@ -172,7 +172,7 @@ def run_figure(args: argparse.Namespace) -> int:
     """Write the figure, or list their names. Raises ArchsimError for a name that the report does not have."""
     from pathlib import Path
 
-    from archsim.report.printed_figures import FONT_PT, names_of, write_figure
+    from archsim.show.printed_figures import FONT_PT, names_of, write_figure
 
     if args.name is None and args.out is None:
         args.result = {"figures": dict(names_of(Path(args.report)))}

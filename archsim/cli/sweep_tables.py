@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archsim.base.answer import Grid
 from archsim.base.errors import ArchsimError
-from archsim.report.answer import Grid
-from archsim.report.units import significant
+from archsim.show.units import significant
 from archsim.specs.plan import SweepPlan
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def print_wafers(plan: SweepPlan, folder: Path) -> None:
     """The distribution of drawn machines."""
     from pyarrow import parquet
 
-    from archsim.studies.wafers import distributions
-    from archsim.studies.wafers_page import COLUMNS, cells_of
+    from archsim.questions.wafers import distributions
+    from archsim.questions.wafers_page import COLUMNS, cells_of
 
     rows = parquet.read_table(folder / "results.parquet", columns=["point", "tokens_per_s", "cost_usd"]).to_pylist()
     found = [(each.name, *cells_of(each)) for each in distributions(plan, rows)]

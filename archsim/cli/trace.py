@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli import arguments
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def add_import_store(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def run_import_store(args: argparse.Namespace) -> Answer | int:
     from archsim.cli.import_progress import import_watcher
     from archsim.cli.printing import answer_of_store
     from archsim.specs.library import load_model
-    from archsim.workload.formats.importing import import_sources
+    from archsim.traffic.formats.importing import import_sources
 
     model = load_model(args.model) if args.model else None
     sources, out = (
@@ -88,9 +88,9 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
 def run_fit(args: argparse.Namespace) -> int:
     """Print the file that was written, and how far subjects differ."""
     from archsim.specs.library import load_model
-    from archsim.workload.preset_files import fit_preset, statistics_model
-    from archsim.workload.published import table_lines
-    from archsim.workload.traffic_heads import TrafficSubjects, read_head
+    from archsim.traffic.preset_files import fit_preset, statistics_model
+    from archsim.traffic.published import table_lines
+    from archsim.traffic.traffic_heads import TrafficSubjects, read_head
 
     to = arguments.file_out(args.out, f"{arguments.stem_of(args.source)}-traffic.yaml")
     model = load_model(args.model or statistics_model(args.source))
@@ -114,7 +114,7 @@ def add_head(parser: argparse.ArgumentParser) -> None:
 
 def run_head(args: argparse.Namespace) -> int:
     """Print the rows. Raises TraceError for a store of loads."""
-    from archsim.workload.trace_store import head_of, open_store
+    from archsim.traffic.trace_store import head_of, open_store
 
     args.result = list(head_of(open_store(args.store), args.rows))
     print(*args.result, sep="\n")
@@ -131,7 +131,7 @@ def run_info(args: argparse.Namespace) -> Answer:
     from archsim.cli.printing import answer_of_store
 
     if args.verify:
-        from archsim.workload.trace_store import open_store, verify
+        from archsim.traffic.trace_store import open_store, verify
 
         verify(open_store(args.store))
         return answer_of_store(args.store, "All checksums match.")
@@ -147,7 +147,7 @@ def run_merge(args: argparse.Namespace) -> Answer:
     """Merge and print the store. Raises TraceError for stores of different models."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import answer_of_store
-    from archsim.workload.store_writer import merge
+    from archsim.traffic.store_writer import merge
 
     out = Path(args.out or f"{arguments.stem_of(args.stores[0])}-merged")
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
@@ -173,10 +173,10 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 def run_profile(args: argparse.Namespace) -> int:
     """Print the measured patterns and the verdicts on the published insights."""
     from archsim.cli.printing import report_folder
-    from archsim.report.profile_page import write_profile
-    from archsim.workload.preset_files import profile_source
-    from archsim.workload.profile import insights, profile
-    from archsim.workload.published import measure_statistics, table_lines
+    from archsim.show.profile_page import write_profile
+    from archsim.traffic.preset_files import profile_source
+    from archsim.traffic.profile import insights, profile
+    from archsim.traffic.published import measure_statistics, table_lines
 
     trace, published = profile_source(args.source, args.model, args.published)
     found = profile(trace)
@@ -208,8 +208,8 @@ def run_sample(args: argparse.Namespace) -> Answer:
     """Sample and print the store. Raises TraceError for more requests than the store has."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import answer_of_store
-    from archsim.workload.store_writer import sample_entries, write_selection
-    from archsim.workload.trace_store import open_store
+    from archsim.traffic.store_writer import sample_entries, write_selection
+    from archsim.traffic.trace_store import open_store
 
     store = open_store(args.store)
     entries = sample_entries(store, args.requests, args.seed)
@@ -238,8 +238,8 @@ def run_slice(args: argparse.Namespace) -> Answer:
     """Slice and print the store. Raises TraceError for requests that the store does not have."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import answer_of_store
-    from archsim.workload.store_writer import slice_entries, write_selection
-    from archsim.workload.trace_store import open_store
+    from archsim.traffic.store_writer import slice_entries, write_selection
+    from archsim.traffic.trace_store import open_store
 
     store = open_store(args.store)
     first, last = args.requests
@@ -274,7 +274,7 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
 
 
 def run_synth(args: argparse.Namespace) -> int:
-    from archsim.workload.preset_files import generate_trace
+    from archsim.traffic.preset_files import generate_trace
 
     preset = args.preset or args.like
     out = str(arguments.file_out(args.out, f"{arguments.stem_of(preset)}.npz"))

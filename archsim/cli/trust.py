@@ -6,10 +6,10 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_trust(args: argparse.Namespace) -> Answer:

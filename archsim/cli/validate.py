@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.files import claim
+from archsim.base.verbs import positive
 from archsim.cli.arguments import FAILED_RUNS, OK, UNREAD, USER_ERROR, Parser, add_jobs
-from archsim.verbs import positive
 
 if TYPE_CHECKING:
     from archsim.evidence.page import Evidence
@@ -93,7 +93,7 @@ def run_validate(args: argparse.Namespace) -> int:
     use_one_blas_thread()
     import archsim as ar
     from archsim.cli.printing import print_measurement_problems
-    from archsim.specs.calibration_files import load_calibration
+    from archsim.laws.calibration_files import load_calibration
     from calibration.measurements.reading import read_measurements
 
     measurements = read_measurements(args.measurements)
@@ -121,9 +121,9 @@ def _show(args: argparse.Namespace, found: Evidence, page: str | os.PathLike[str
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from archsim.evidence.audit import audit_lines, page_of
     from archsim.evidence.engine_layers import calibrations_shipped
-    from archsim.specs.calibration_files import load_calibration
+    from archsim.laws.calibration_files import load_calibration
+    from calibration.fit.audit import audit_lines, page_of
 
     names = [args.calibration] if args.calibration else sorted(calibrations_shipped())
     calibrations = [load_calibration(name) for name in names]
@@ -158,7 +158,7 @@ def _validate_served(args: argparse.Namespace) -> int:
 
 def _mesh(args: argparse.Namespace) -> int:
     from archsim.evidence.meshes import law_lines, page_of
-    from archsim.specs.fabric_calibrations import fabric_calibration, shipped_fabrics
+    from archsim.machine.fabric_calibrations import fabric_calibration, shipped_fabrics
 
     fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()
     folders = [*args.mesh, *([args.measurements] if args.measurements else [])]

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.cli import heartbeat
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_why(args: argparse.Namespace) -> Answer:
@@ -26,9 +26,9 @@ def run_why(args: argparse.Namespace) -> Answer:
     experiment = load_experiment(args.file, args.overrides)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes
+    from archsim.questions.why import Why, run_that_matters
     from archsim.runs.choice import choose
     from archsim.runs.results import damage_told
-    from archsim.studies.why import Why, run_that_matters
 
     chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
     is_step = args.step is not None or args.layer is not None
@@ -49,8 +49,8 @@ def run_why(args: argparse.Namespace) -> Answer:
 def _of_deployment(args: argparse.Namespace) -> Answer:
     """Where the time of a deployment goes, and what doubling each rate would change."""
     import archsim as ar
+    from archsim.base.answer import Answer, Grid
     from archsim.cli.printing import print_compiling
-    from archsim.report.answer import Answer, Grid
     from archsim.search.served_why import ServedWhy
 
     print_compiling("serving")

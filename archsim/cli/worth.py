@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from archsim.base.errors import SpecError
 
 if TYPE_CHECKING:
-    from archsim.report.answer import Answer
+    from archsim.base.answer import Answer
 
 
 def run_worth(args: argparse.Namespace) -> Answer:

@@ -1,8 +1,7 @@
 """When does every weight, vector and GEMM of a step start and end?
 
 Front: `loop.Replay`, `loop.RunOutcome`, `engine.EventEngine`, `demand.RunDemand`, `fabrics.build_fabric`,
-    `machine.slice_bytes`, `execution.Execution`, `moves.Sizes`, `flows.simulation.simulate_flows`,
-    `state.UNITS`.
+    `machine.slice_bytes`, `execution.Execution`, `moves.Sizes`, `flows.simulation.simulate_flows`, `state.UNITS`.
 Units and errors: Times are ns on the clock of the machine, which leaves decisions out; traffic is bytes. A broken
     law of a record names the record.
 Laws:

@@ -13,7 +13,7 @@ from archsim.engine import state, weight_moves
 from archsim.policies.allocation import Effort
 from archsim.policies.placement import Placement, nearest_holders
 from archsim.policies.replication import LayerView, Replication, acts_in
-from archsim.workload.step_demand import StepDemand
+from archsim.traffic.step_demand import StepDemand
 from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 

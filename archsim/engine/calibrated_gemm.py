@@ -24,10 +24,10 @@ import numpy as np
 from archsim.base.units import NS_PER_S
 from archsim.engine.gemm_times import GemmTimes, ManyTimes, factors_of
 from archsim.engine.state import Machine
+from archsim.laws.calibration_files import calibration_digest, calibration_named
 from archsim.laws.die import DieFactors
 from archsim.laws.gemm import ExpertGemm, Rates
 from archsim.laws.laws import Laws
-from archsim.specs.calibration_files import calibration_digest, calibration_named
 
 
 class _Die(NamedTuple):

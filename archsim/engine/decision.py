@@ -1,7 +1,7 @@
 """What a decision costs a step: counts of work from the policy, time from the executor, and how much of it is exposed.
 
 The policy functions make the decision, whichever executor runs them; see ``microarch.blocks.global_cp`` for
-the states, and ``archsim.specs.system`` for the executors.
+the states, and ``archsim.machine.system`` for the executors.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class FreeDecision:
         return allocate(view)
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.step_demand.Predicted, or
+        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.traffic.step_demand.Predicted, or
         None.
         """
         return copy_bits(layer, plan, predicted)

@@ -1,7 +1,7 @@
 """The demand of a run, as a stream of step demands: a batch's tokens, with origins and predictions added.
 
 Tokens live on dies (``origins``) only once there is a machine, and experts are predicted (``predicted_rows``) only
-under a policy that predicts: neither is part of the workload (`archsim.workload.demand`), whose pass over the routing
+under a policy that predicts: neither is part of the workload (`archsim.traffic.demand`), whose pass over the routing
 they watch.
 """
 
@@ -17,10 +17,10 @@ from archsim.engine.executed_pairs import ExecutedPairs
 from archsim.policies import free_heatmap, heatmap, registry
 from archsim.policies.seen_routing import SeenRouting
 from archsim.specs.policies import PATHS, PolicySpec
-from archsim.workload.demand import BatchSum, Demand, sum_together
-from archsim.workload.stacked import Stacked, let_go
-from archsim.workload.step_demand import Predicted, StepDemand, TokenRouting, dies_of_requests
-from archsim.workload.trace import StepTokens, TokenSource, draw_requests
+from archsim.traffic.demand import BatchSum, Demand, sum_together
+from archsim.traffic.stacked import Stacked, let_go
+from archsim.traffic.step_demand import Predicted, StepDemand, TokenRouting, dies_of_requests
+from archsim.traffic.trace import StepTokens, TokenSource, draw_requests
 
 if TYPE_CHECKING:
     from archsim.policies.lina import PathForecast
@@ -143,7 +143,7 @@ class RunSum(BatchSum):
 def build_run_demand(
     source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None, **parts: Any
 ) -> RunDemand:
-    """The demand of a batch, see `archsim.workload.demand.build_demand`; ``parts``: see `RunSum`."""
+    """The demand of a batch, see `archsim.traffic.demand.build_demand`; ``parts``: see `RunSum`."""
     one = RunSum(source, batch, decode_steps, seed, **parts)
     sum_together([one], threads)
     return one.demand()

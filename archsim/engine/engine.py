@@ -33,7 +33,7 @@ from archsim.policies.replication import BOTH, acts_in
 from archsim.policies.waterfill import sent_pairs
 from archsim.specs.policies import PHASE
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import StepDemand
+from archsim.traffic.step_demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import SLICES, count_anew, evict_beyond_room
 

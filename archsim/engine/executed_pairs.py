@@ -7,9 +7,9 @@ import numpy as np
 
 from archsim.base import compiled, host
 from archsim.policies.routing import Pass, RoutingRule
-from archsim.workload.stacked import Stacked
-from archsim.workload.step_demand import dies_of_requests
-from archsim.workload.trace import StepTokens, TokenSource
+from archsim.traffic.stacked import Stacked
+from archsim.traffic.step_demand import dies_of_requests
+from archsim.traffic.trace import StepTokens, TokenSource
 
 
 class ExecutedPairs:

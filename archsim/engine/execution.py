@@ -12,7 +12,7 @@ from archsim.iteration.overlap import Rest
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import StepDemand
+from archsim.traffic.step_demand import StepDemand
 from microarch.fabric.fabric import Fabric
 
 

@@ -16,8 +16,8 @@ from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.laws.wafer import Draw, dead_links
-from archsim.specs.built import named_dies, switches_of
-from archsim.specs.made import MONOLITHIC
+from archsim.machine.built import named_dies, switches_of
+from archsim.machine.made import MONOLITHIC
 from archsim.specs.scenario import Scenario
 from microarch.fabric import as_built, described, extent, fabric, grid
 from microarch.fabric.levels import Level, build_levels

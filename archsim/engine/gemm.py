@@ -10,9 +10,9 @@ from archsim.engine.gemm_times import GemmTimes, ManyTimes, factors_of
 from archsim.engine.grouped_gemm import GroupedGemm
 from archsim.engine.machine import effective_utilisation
 from archsim.engine.state import Machine
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.die import DieFactors, tables_of
 from archsim.laws.gemm import choose_table
-from archsim.specs.calibration_files import calibration_named
 
 # ``gemm: tables`` and ``roofline``: a share of peak that depends on the number of tokens.
 

@@ -32,8 +32,8 @@ from archsim.engine.calibrated_gemm import CalibratedGemm, last_part
 from archsim.engine.gemm_times import GemmTimes, ManyTimes, factors_of
 from archsim.engine.state import Machine
 from archsim.laws import gemm, moe
+from archsim.laws.calibration_files import calibration_digest, calibration_named
 from archsim.laws.die import AS_MEASURED, DieFactors, GroupedLaw, GroupedTimes, Kernels
-from archsim.specs.calibration_files import calibration_digest, calibration_named
 from microarch.blocks import hbm, local_cp
 
 KERNELS = 3  # of experts, one after the other: both products and the activation, as of a dense FFN

@@ -23,8 +23,8 @@ from archsim.iteration.memory import Fit
 from archsim.policies import allocation, heatmap, placement, ported_heatmap
 from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
 from archsim.policies.seen_routing import SeenRouting, join_seen
-from archsim.workload.step_demand import Predicted, StepDemand
-from archsim.workload.trace import StepTokens
+from archsim.traffic.step_demand import Predicted, StepDemand
+from archsim.traffic.trace import StepTokens
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.fabric.fabric import Fabric
 

@@ -12,9 +12,9 @@ from archsim.base.units import NS_PER_S
 from archsim.engine import fabrics, mesh_laws, state, transfer_kernels
 from archsim.iteration.links import HostPath, Links
 from archsim.laws import die, mesh
+from archsim.machine.fabric_calibrations import fabric_calibration
 from archsim.policies.allocation import Costs
 from archsim.specs.assumptions import AssumptionsSpec, UtilisationSpec, published_utilisation
-from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, hbm, llc
 from microarch.fabric.fabric import Fabric, narrowest, with_ports

@@ -8,8 +8,8 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.laws.mesh import FULL, KERNELS, LINEAR, MESH, RING, TERMS, EndpointLaw
-from archsim.specs.fabric_calibrations import FabricCalibration, fabric_calibration
-from archsim.specs.system import D2DSpec
+from archsim.machine.fabric_calibrations import FabricCalibration, fabric_calibration
+from archsim.machine.system import D2DSpec
 from microarch.fabric.fabric import Fabric
 
 _GRIDS = ("mesh", "torus")

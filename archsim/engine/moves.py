@@ -23,7 +23,7 @@ import numpy as np
 
 from archsim.base import compiled, units
 from archsim.policies.allocation import Plan
-from archsim.workload.step_demand import TokenRouting
+from archsim.traffic.step_demand import TokenRouting
 
 SCALED = ("fp8", "fp8_block")  # dtypes whose vectors travel with scales
 VALUES_PER_SCALE, SCALE_BYTES = 128, 4  # one FP32 scale for 128 values (deepseek-ai/DeepEP, README)

@@ -19,7 +19,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
 from archsim.base.units import NS_PER_S
-from archsim.specs import blocks
+from archsim.machine import blocks
 
 
 class OwnBlocks:

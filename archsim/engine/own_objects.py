@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
-from archsim.specs import blocks, policies
+from archsim.machine import blocks
+from archsim.machine.system import SystemSpec
+from archsim.specs import policies
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.system import SystemSpec
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.rtl import missing
 
@@ -18,7 +19,7 @@ INTERPRETED = "interpreted"
 
 
 class OwnObject(NamedTuple):
-    """A user's class: ``kind`` as in ``archsim.specs.system``; ``build`` makes one, for a run."""
+    """A user's class: ``kind`` as in ``archsim.machine.system``; ``build`` makes one, for a run."""
 
     name: str
     kind: str

@@ -9,9 +9,9 @@ import numpy as np
 from archsim.base import sums, units
 from archsim.base.causes import Cause
 from archsim.engine import gemm_times, grouped_gemm, state
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.gemm import DenseProduct, Rates, dense_product
 from archsim.policies.allocation import Plan
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from microarch.blocks.local_cp import launch_ns
 

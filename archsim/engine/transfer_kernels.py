@@ -20,13 +20,13 @@ import numpy as np
 from archsim.base import sums, units
 from archsim.engine import mesh_laws
 from archsim.engine.moves import Sizes, expected_ranks
+from archsim.laws.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
 from archsim.laws.laws import Laws
 from archsim.laws.mesh import KERNELS as MESH_KERNELS
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
 from archsim.laws.transfers import COMBINE, DISPATCH, dispatches, law_of, payload_of, sent_bytes
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
+from archsim.machine.system import SystemSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 
 KERNELS = {"per_rank": "normal", "per_token_expert": "low_latency"}
 RANKS = 8  # of the node in which the kernels were measured

@@ -8,7 +8,7 @@ from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, v
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import TokenRouting
+from archsim.traffic.step_demand import TokenRouting
 from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 

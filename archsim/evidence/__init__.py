@@ -1,8 +1,8 @@
 """What was measured or published, and how far is what archsim says from it: by group, and seen by a fit or not?
 
-Front: `case.Case`, `case.errors`, `page.Evidence`, `calibrations.validate_calibration`, `meshes.validate_meshes`,
-    `serving.accuracy.validate_served`, `serving.calibrate.calibrate_host`, `known_chips.known_figures`, `trust.trust`,
-    `claims.judge_paper`, `claims_page.write_claims`.
+Front: `page.Evidence`, `calibrations.validate_calibration`, `meshes.validate_meshes`,
+    `serving.accuracy.validate_served`, `serving.calibrate.calibrate_host`, `known_chips.known_figures`,
+    `trust.trust`, `claims.judge_paper`, `claims_page.write_claims`.
 Units and errors: A case has its unit; an error is predicted / measured - 1, a share. Measurements that cannot be are
     a `TraceError`, a GPU without any is a `CalibrationError`.
 Laws:

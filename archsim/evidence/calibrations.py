@@ -4,17 +4,17 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from archsim.base.case import UNDER, errors
 from archsim.evidence import choosing, kernels, products
-from archsim.evidence.case import UNDER, errors
 from archsim.evidence.engine_copies import copy_cases
 from archsim.evidence.engine_experts import engine_cases
 from archsim.evidence.engine_layers import layer_cases, scaled_cases
 from archsim.evidence.page import Evidence, EvidenceTable, error_table, join_frames, percent, table_of
 from archsim.evidence.power import POWER_COLUMNS, power_cases
 from archsim.evidence.transfers import series_cases, set_errors
+from archsim.laws.calibration_files import load_calibration
 from archsim.laws.tables import CalibrationSpec, newest_first
 from archsim.laws.transfers import why_no_link
-from archsim.specs.calibration_files import load_calibration
 from calibration.measurements.adapters.not_fitted import NO_TIMES
 from calibration.measurements.reading import CalibrationError, Measurements
 

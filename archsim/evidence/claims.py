@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yaml import safe_load
 
-from archsim.base import code_digest, own_code, sums, tables
+from archsim.base import code_digest, config_files, own_code, sums, tables
 from archsim.evidence import judged_claims
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
-from archsim.specs import config_files, library, papers
-from archsim.studies.serving.page import serve_into
-from archsim.studies.serving.runs import serve_plan
+from archsim.serving.answers.page import serve_into
+from archsim.serving.answers.runs import serve_plan
+from archsim.specs import library, papers
 
 if TYPE_CHECKING:
     import pandas
@@ -135,8 +135,8 @@ def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher
 
 # What a recorded value depends on, beside the files of a paper.
 _CODE = (
-    *code_digest.DECIDING, "archsim/serving", "archsim/evidence/claims.py", "archsim/evidence/judged_claims.py",
-    "archsim/studies/claim_tables.py", "archsim/studies/serving/runs.py",
+    *code_digest.DECIDING, "archsim/serving/*.py", "archsim/evidence/claims.py", "archsim/evidence/judged_claims.py",
+    "archsim/evidence/claim_tables.py", "archsim/serving/answers/runs.py",
 )  # fmt: skip
 _CONFIGS = ("assumptions", "calibrations", "fabrics", "models", "serving", "systems", "traffic")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from archsim.base.case import Case, errors, frame_of
 from archsim.base.errors import capital, sentence
 from archsim.base.files import own_folder, write_text
 from archsim.base.sums import sum
 from archsim.base.tables import REAL, TEXT, Table
-from archsim.evidence.case import Case, errors, frame_of
 from archsim.evidence.claims import OWN, PHYSICAL, Claims
 from archsim.evidence.judged_claims import AnswerCells, JudgedClaim, JudgedSign, Value
-from archsim.report import plots, rendering, units
+from archsim.show import plots, rendering, units
 from archsim.specs import papers
 
 if TYPE_CHECKING:

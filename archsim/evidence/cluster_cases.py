@@ -11,8 +11,7 @@ import pandas as pd
 from archsim.base.units import NS_PER_US, VECTOR_BYTES
 from archsim.engine import moves
 from archsim.engine.cluster import between_nodes, laws
-from archsim.laws import tables, transfers
-from archsim.specs import calibration_files
+from archsim.laws import calibration_files, tables, transfers
 from calibration.measurements import reading
 
 GROUP = ["op", "variant", "library", "library_version", "num_gpus", "nodes", "hidden", "top_k", "experts"]

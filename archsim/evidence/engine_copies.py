@@ -10,11 +10,11 @@ from math import gcd
 import numpy as np
 import pandas as pd
 
+from archsim.base.case import Case, frame_of
 from archsim.base.units import NS_PER_US
-from archsim.evidence.case import Case, frame_of
 from archsim.evidence.engine_experts import steps_ns
 from archsim.laws import tables, transfers
-from archsim.specs.measured import link_measured
+from archsim.machine.measured import link_measured
 from calibration.measurements import reading
 from microarch.blocks.hbm import SLICES
 

@@ -13,18 +13,18 @@ import numpy as np
 import pandas as pd
 
 from archsim.base import sums, units
+from archsim.base.case import Case, frame_of
 from archsim.base.errors import SpecError
 from archsim.engine import engine, loop
 from archsim.engine.demand import RunDemand
-from archsim.evidence.case import Case, frame_of
 from archsim.evidence.page import join_frames
 from archsim.evidence.products import EXPERTS
 from archsim.laws import gemm, tables
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs import policies
 from archsim.specs.library import load_assumptions
-from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 from calibration.fit.fit import products
 from calibration.measurements import reading, sweeps

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from archsim.base import errors, units
-from archsim.evidence.case import Case, frame_of
+from archsim.base import config_files, errors, units
+from archsim.base.case import Case, frame_of
 from archsim.evidence.engine_experts import steps_ns
 from archsim.evidence.page import join_frames
-from archsim.laws import die, gemm, moe, tables
+from archsim.laws import calibration_files, die, gemm, moe, tables
 from archsim.laws.moe import EPLB
 from archsim.laws.moe import SIZES as LAYER_SIZES
 from archsim.laws.rank_load import BALANCED, TILED, candidates, rank_loads
-from archsim.specs import calibration_files, config_files
 from calibration.fit.moe import with_defaults
 from calibration.measurements import reading
 

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+from archsim.base.case import Case, errors, frame_of
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.base.yaml import read_yaml
-from archsim.evidence.case import Case, errors, frame_of
 from archsim.evidence.page import Evidence, EvidenceTable
 from archsim.evidence.power import gpu_power_w
-from archsim.report.units import carried_digits, interval
+from archsim.machine.system import PowerSpec, SystemSpec
 from archsim.runs.clocks import NOMINAL, DieLoad, PowerLimits, heat_with
 from archsim.runs.prices import Coefficients, build_costs
+from archsim.show.units import carried_digits, interval
 from archsim.specs.library import load_experiment, load_system, tree_of
-from archsim.specs.system import PowerSpec, SystemSpec
 from microarch.silicon.energy import BOOST, EnergyEstimates
 
 TERA = 1e12

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from archsim.base.case import Case as EvidenceCase
+from archsim.base.case import errors, frame_of
 from archsim.base.errors import capital
 from archsim.base.sums import sum
 from archsim.base.tables import Shown
-from archsim.evidence.case import Case as EvidenceCase
-from archsim.evidence.case import errors, frame_of
 from archsim.evidence.page import Evidence, EvidenceTable
 from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
-from archsim.specs.fabric_calibrations import FabricCalibration, shipped_fabrics
+from archsim.machine.fabric_calibrations import FabricCalibration, shipped_fabrics
 from calibration.fit.mesh import endpoint_laws
 from calibration.measurements.mesh import TPU7X, Case, Meshes, TransformerBlock, read_meshes
 from calibration.measurements.reading import CalibrationError

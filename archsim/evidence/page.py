@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from archsim.base.case import COUNTS, HEADINGS, UNDER, frame_of
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Shown
-from archsim.evidence.case import COUNTS, HEADINGS, UNDER, frame_of
-from archsim.report import plots, rendering
+from archsim.show import plots, rendering
 from calibration.measurements.reading import CASES
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def error_table(
     by: Sequence[str],
     shown: Sequence[str] = ("cases", "extrapolated", "under_5", "mean", "p95", "worst", "floor"),
 ) -> EvidenceTable:
-    """Rows of `archsim.evidence.case.errors` by the columns ``by``, with statistics that are named."""
+    """Rows of `archsim.base.case.errors` by the columns ``by``, with statistics that are named."""
     columns: dict[str, tuple[str, Callable[[Any], str]]] = {name: (name, str) for name in by}
     columns |= {HEADINGS[name]: (name, _count if name in COUNTS else percent) for name in shown}
     return table_of(title, found, columns)
@@ -85,8 +85,8 @@ class Evidence(Shown):
 
     title: str
     sentences: tuple[str, ...]  # the answer
-    cases: pandas.DataFrame  # a row a case: columns of `archsim.evidence.case.Case`, ``error`` and the source's own
-    errors: pandas.DataFrame  # by group, of `archsim.evidence.case.errors`
+    cases: pandas.DataFrame  # a row a case: columns of `archsim.base.case.Case`, ``error`` and the source's own
+    errors: pandas.DataFrame  # by group, of `archsim.base.case.errors`
     tables: tuple[EvidenceTable, ...]
     notes: tuple[str, ...] = ()  # how the cases were read, and what predicted them
     left_out: tuple[str, ...] = ()  # what was measured and is not predicted, and why
@@ -96,7 +96,7 @@ class Evidence(Shown):
         return f"Evidence({self.title!r}: {len(self.cases):,} cases, {len(self.left_out)} left out)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a case: fields of `archsim.evidence.case.Case`, ``error``, and columns of the source's own."""
+        """A row a case: fields of `archsim.base.case.Case`, ``error``, and columns of the source's own."""
         return self.cases
 
     def lines(self) -> Iterator[str]:

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
+from archsim.base.case import Case, frame_of
 from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
-from archsim.evidence.case import Case, frame_of
 from calibration.measurements import reading, schema
 from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import (

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from archsim.base.case import errors
 from archsim.base.units import NS_PER_US
 from archsim.evidence import choosing
-from archsim.evidence.case import errors
 from archsim.evidence.page import join_frames
 from archsim.laws import gemm
 from archsim.laws.moe import EPLB, moe_ns, outside_ranks

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from archsim.evidence.case import errors
+from archsim.base.case import errors
 from archsim.evidence.choosing import all_series, law_for, name_of
 from archsim.evidence.page import join_frames
 from archsim.laws import tables, transfers

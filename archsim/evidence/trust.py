@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.answer import Answer, Grid
 from archsim.base.sums import sum
 from archsim.iteration.machine import is_measured
-from archsim.report.answer import Answer, Grid
-from archsim.report.units import listing, percent, significant
+from archsim.laws.calibration_files import DEFAULT_CALIBRATION
+from archsim.machine.fabric_calibrations import fabric_calibration
 from archsim.runs.choice import choose
 from archsim.runs.plan import select
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION
+from archsim.show.units import listing, percent, significant
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.uncertainty import load_widths
 from archsim.uncertainty.estimate import SURE, Interval, interval
 from archsim.uncertainty.ranges import shorten

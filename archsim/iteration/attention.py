@@ -12,7 +12,7 @@ from archsim.iteration import attention_blocks, recorded, roofline
 from archsim.laws import gemm, tables
 from archsim.laws.attention import AttentionGrid, AttentionSizes, attention_grid, choose_attention, grid_ns, outside
 from archsim.laws.laws import Laws
-from archsim.specs.attention import AttentionKind
+from archsim.model.attention import AttentionKind
 from archsim.specs.deployment import BF16, Precision
 
 # What a kind of attention tells an iteration: its products, its work, and how long its kernels take.

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.base.units import DTYPES, NS_PER_S, WEIGHT_BYTES
+from archsim.laws.calibration_files import siblings_of
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.tables import BlockTable, CalibrationSpec
-from archsim.specs.calibration_files import siblings_of
 
 BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
 SHORT, LONG = "short", "long"  # reach of a table

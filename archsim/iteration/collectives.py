@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.iteration.layers import ALL_REDUCE
+from archsim.laws.calibration_files import siblings_of
 from archsim.laws.laws import Laws
 from archsim.laws.scaling import HOPS, with_links
 from archsim.laws.tables import LawMissing, MachineCalibration, TransferTable
 from archsim.laws.transfers import domain_of, law_of
-from archsim.specs.calibration_files import siblings_of
 
 
 def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:

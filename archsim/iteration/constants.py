@@ -7,11 +7,11 @@ from typing import Annotated, NamedTuple, TypedDict
 import numpy as np
 
 from archsim.base import fields, validation, yaml
+from archsim.base.config_files import search_folders
 from archsim.base.errors import SpecError
 from archsim.base.quantities import TIME, count, quantity
 from archsim.iteration.layers import has_experts
-from archsim.specs.config_files import search_folders
-from archsim.specs.model import ModelSpec
+from archsim.model.spec import ModelSpec
 
 
 class OfRequests(TypedDict):

@@ -14,8 +14,8 @@ from archsim.iteration.attention import AttentionTimes
 from archsim.iteration.stand_ins import with_stand_ins
 from archsim.iteration.times import IterationLaws, iteration_laws
 from archsim.laws.tables import CalibrationSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.model import ModelSpec
 
 
 def engine_laws(

@@ -18,8 +18,8 @@ from archsim.base.errors import SpecError
 from archsim.laws.laws import Laws
 from archsim.laws.moe import MoeSizes
 from archsim.laws.tables import LawMissing
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism
-from archsim.specs.model import ModelSpec
 
 UNIFORM_TOLD = "uniform"
 NOT_GATED = "nongated"  # ending of kernels without the product of a gate

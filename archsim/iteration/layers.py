@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from archsim.base import errors, sums
 from archsim.iteration import attention, rank_memory
-from archsim.specs.attention import AttentionKind, by_layer
+from archsim.model.attention import AttentionKind, by_layer
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism
-from archsim.specs.model import ModelSpec
 
 ATTENTION, PROJECTIONS, DENSE_FFN, ROUTER, SHARED = "attention", "projections", "dense_ffn", "router", "shared"
 EXPERTS, DISPATCH, COMBINE, ALL_REDUCE = "experts", "dispatch", "combine", "all_reduce"

@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from archsim.base.units import WEIGHT_BYTES
 from archsim.laws import scaling, transfers
+from archsim.laws.calibration_files import calibration_digest, calibration_named
 from archsim.laws.tables import CalibrationSpec, ReferenceRates
-from archsim.specs.calibration_files import calibration_digest, calibration_named
-from archsim.specs.system import SystemSpec
+from archsim.machine.system import SystemSpec
 
 # The latency of a hop of measured nodes where it is not that of an H100 (configs/systems/rtx_pro_6000_pair.yaml;
 # h100_node.yaml). Latencies of parts of one kind differ by 0.7 to 1.5 (configs/uncertainty/widths.yaml). It decides

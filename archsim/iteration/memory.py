@@ -21,14 +21,14 @@ import numpy as np
 
 from archsim.base import errors, sums
 from archsim.iteration import rank_memory
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.policies.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec, own_execution
 from archsim.specs.deployment import DeploymentSpec
-from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.step_demand import dies_of_requests
+from archsim.traffic.step_demand import dies_of_requests
 
 KV, OWN = "KV cache", "execution"
 # Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100

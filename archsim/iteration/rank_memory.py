@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import sums, units
-from archsim.specs.attention import AttentionKind
+from archsim.model.attention import AttentionKind
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.model import ModelSpec
 
 # Fitted on what engines logged at their start (calibration/measurements/engine_memory.csv): a server profiles a step in
 # which as many requests as it may run are sampled with top-k and top-p. Without FlashInfer's kernels that holds logits

@@ -37,11 +37,11 @@ from archsim.iteration.machine import rates_of as machine_rates
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.laws import gemm, scaling, tables
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
+from archsim.laws.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 
 ON_LINKS = (ALL_REDUCE, DISPATCH, COMBINE, HOST)  # which no factor on kernels multiplies
 # Columns of a run and the causes that each sums.

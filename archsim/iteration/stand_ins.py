@@ -20,10 +20,10 @@ from archsim.iteration.attention import PHASES
 from archsim.iteration.experts import NOT_GATED
 from archsim.iteration.layers import attentions
 from archsim.laws import scaling, transfers
+from archsim.laws.calibration_files import siblings_of
 from archsim.laws.dominated import not_served
 from archsim.laws.tables import CalibrationSpec, GemmLaw, MachineCalibration, MoeTable, ScaledSections
-from archsim.specs.calibration_files import siblings_of
-from archsim.specs.model import SLICES, ModelSpec
+from archsim.model.spec import SLICES, ModelSpec
 
 # How the notes on attention and on all-reduces of another GPU begin.
 ATTENTION_STANDS_IN, REDUCES_STAND_IN = "Attention on", "All-reduces on"

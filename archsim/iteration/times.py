@@ -47,8 +47,8 @@ from archsim.iteration.links import Links
 from archsim.iteration.roofline import roofline
 from archsim.laws import gemm, tables, transfers
 from archsim.laws.laws import Laws
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
-from archsim.specs.model import ModelSpec
 
 MOST_TOKENS = 16384  # of the tables by tokens; more are interpolated along their last points
 # A kernel as a node of a CUDA graph on an H200 (te42kyfo/gpu-benches, as in configs/calibrations/h200.yaml), where the

@@ -2,7 +2,7 @@
 
 Front: `tables.CalibrationSpec`, `laws.Laws`, `tables.LawMissing`, `tables.GemmTable`, `tables.MoeTable`,
     `tables.TransferTable`, `tables.AttentionTable`, `gemm.Rates`, `transfers.law_of`, `mesh.EndpointLaw`,
-    `die.DieFactors`, `moe.MoeSizes`.
+    `die.DieFactors`, `calibration_files.calibration_named`.
 Units and errors: Times are ns at nominal rates of the measured GPU; a law is read as an efficiency at these. What
     nobody measured is `LawMissing`.
 Laws:

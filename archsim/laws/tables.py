@@ -1,10 +1,10 @@
 """The tables of a calibration file (``configs/calibrations/<gpu>.yaml``): the parameters fitted to the measurements of
 a GPU.
 
-Sections may be files of their own (``archsim.specs.calibration_files``), long rows of numbers beside them
+Sections may be files of their own (``archsim.laws.calibration_files``), long rows of numbers beside them
 (``archsim.laws.stored``). In YAML, a row of numbers is one string of space-separated numbers.
 Every table names its source, library and version. Times are in ns, sizes in bytes, rates per second.
-``archsim.laws.laws`` evaluates them; ``archsim.specs.calibration_files`` finds and reads files.
+``archsim.laws.laws`` evaluates them; ``archsim.laws.calibration_files`` finds and reads files.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Where do experts live, which die computes which pair, and what does deciding cost?
 
-Front: `registry.build_policy`, `allocation.Plan`, `allocation.StepView`, `allocation.Effort`,
-    `placement.Placement`, `heatmap.Predictor`, `eplb.eplb`, `remap.remap`, `libra.libra_plan`,
-    `craft.craft_budget`, `lina.lina_fit`, `load.balancedness`.
+Front: `registry.build_policy`, `allocation.Plan`, `allocation.StepView`, `allocation.Effort`, `placement.Placement`,
+    `heatmap.Predictor`, `eplb.eplb`, `remap.remap`, `libra.libra_plan`, `craft.craft_budget`, `lina.lina_fit`,
+    `load.balancedness`.
 Units and errors: Rules are pure functions over arrays: tokens by expert and die, slots, bytes. A function of a user
     that breaks the contract is an `ArchsimError` with its name.
 Laws:

@@ -29,8 +29,8 @@ import numpy as np
 
 from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
+from archsim.model.spec import SLICES
 from archsim.policies.seen_routing import SeenRouting
-from archsim.specs.model import SLICES
 
 NO_ORIGINS = np.zeros((0, 0), np.int32)
 NO_SPEEDS = np.zeros((2, 0))

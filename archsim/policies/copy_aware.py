@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
+from archsim.model.spec import SLICES
 from archsim.policies.allocation import Effort, Plan, StepView, array_speed, hbm_speed, knows_speeds, plan_of
-from archsim.specs.model import SLICES
 
 OWN_LOAD = np.dtype([("compute_ns", "f8"), ("hbm_ns", "f8"), ("inbound_ns", "f8")])
 

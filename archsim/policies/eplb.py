@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.policies.load import checked_count, checked_load
-from archsim.workload.placements import misfit_of
+from archsim.traffic.placements import misfit_of
 
 
 class EplbPlacement(NamedTuple):

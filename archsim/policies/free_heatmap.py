@@ -10,7 +10,7 @@ import numpy as np
 
 from archsim.base import compiled, host
 from archsim.policies.heatmap import Predictor, seen_of
-from archsim.workload import stacked, trace
+from archsim.traffic import stacked, trace
 
 
 class FreeHeatmap:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.compiled import allocating, unsigned
-from archsim.workload.trace import StepTokens
+from archsim.traffic.trace import StepTokens
 
 
 class Predictor(Protocol):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from archsim.base.host import LayerThreads
 from archsim.policies.load import checked_count, checked_load, checked_tokens
-from archsim.workload import stacked, trace
+from archsim.traffic import stacked, trace
 
 
 class _Paths(NamedTuple):

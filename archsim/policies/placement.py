@@ -18,7 +18,7 @@ import numpy as np
 from archsim.base.errors import PlacementError
 
 if TYPE_CHECKING:
-    from archsim.workload.placements import PhysicalMap
+    from archsim.traffic.placements import PhysicalMap
 
 WEIGHT_MOVE = np.dtype([("layer", "i8"), ("expert", "i8"), ("src", "i8"), ("dst", "i8"), ("bytes", "i8")], align=True)
 
@@ -151,7 +151,7 @@ OF_PLACE = "placement.json"  # what `archsim place` writes beside the engines' f
 
 def file_of(name: str) -> Path:
     """The file that is read: beside the manifest of ``archsim place``, SGLang's."""
-    from archsim.workload.placements import SGLANG_FILE
+    from archsim.traffic.placements import SGLANG_FILE
 
     path = Path(name)
     if path.is_dir():
@@ -163,7 +163,7 @@ def from_file(model, dies: int, file: str) -> Placement:
     """``file``: a folder or ``placement.json`` of ``archsim place``, or an engine's file, for as many ranks as
     dies. Raises PlacementError for a file that the engine would refuse.
     """
-    from archsim.workload.placements import read_placement
+    from archsim.traffic.placements import read_placement
 
     if not file:
         raise PlacementError("placement: from_file: give `file`, such as {name: from_file, file: out/placement.json}")

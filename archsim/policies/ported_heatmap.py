@@ -14,7 +14,7 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer
 from archsim.policies.heatmap import seen_of
-from archsim.workload.trace import StepTokens
+from archsim.traffic.trace import StepTokens
 
 COUNTER_LIMIT = np.int64(2**16 - 1)
 ACCESSES_PER_UPDATE = 2  # a word is read and written

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import kernel
+from archsim.model.spec import SLICES
 from archsim.policies.allocation import Plan
-from archsim.specs.model import SLICES
 
 HORIZON_STEPS = 64.0  # iterations over which the past counts and a copy may pay; a choice of archsim
 _AVERAGED_STEPS = 4.0  # iterations over which writes are averaged; a choice of archsim

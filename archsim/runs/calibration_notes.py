@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
 from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity
+from archsim.laws.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.laws.tables import HBM, CalibrationSpec
+from archsim.machine.system import SystemSpec
 from archsim.runs.measures.laws import GEMMS_OF, STAND_INS_APART
 from archsim.runs.named_runs import count_runs, list_some, system_names
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
-from archsim.specs.system import SystemSpec
 
 ON_PORTS = " on "  # in the names of kernels of clusters: "normal on 8 ranks"
 SAME = 0.005  # relative; smaller differences of rates are rounding

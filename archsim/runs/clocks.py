@@ -27,11 +27,11 @@ from archsim.engine.loop import RunOutcome
 from archsim.engine.pair_traffic import statistics_bytes
 from archsim.engine.state import UNITS
 from archsim.engine.step_counts import DECODE, PREFILL
+from archsim.machine.built import places_of
+from archsim.machine.system import SystemSpec
 from archsim.runs.energy import FLOP_PER_WEIGHT, MATRICES, MW_PER_W, with_kernels
 from archsim.runs.prices import AS_PUBLISHED, SystemHardware, build_costs
-from archsim.specs.built import places_of
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon.energy import Activity, run_energy

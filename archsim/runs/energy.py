@@ -17,12 +17,12 @@ import numpy as np
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.fabrics import build_fabric
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.runs.finished import plain
 from archsim.runs.prices import Coefficients, SystemHardware
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
-from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon.energy import CROWDED_ROWS, SIXTEEN_BIT, Activity, EnergyEstimates, multiplying, run_energy
 from microarch.silicon.memories import SRAM

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base import files, sums
-from archsim.evidence.case import Case, frame_of
-from archsim.evidence.case import errors as errors_of
+from archsim.base.case import Case, frame_of
+from archsim.base.case import errors as errors_of
 from archsim.runs.run import Record, Run
 from archsim.runs.simulator import Simulator
 
@@ -96,7 +96,7 @@ def _told_row(run: Run, simulator: Simulator, report: Callable[[Run, Record], No
 
 
 def errors(compared: Sequence[Compared]) -> pandas.DataFrame:
-    """A row an assumption set, in order of appearance: columns of `archsim.evidence.case.errors` of decode times, as
+    """A row an assumption set, in order of appearance: columns of `archsim.base.case.errors` of decode times, as
     shares of the event engine's, and ``rank``: their correlation; nan for fewer than three runs, or equal times.
     """
     from scipy.stats import spearmanr

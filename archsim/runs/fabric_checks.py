@@ -9,10 +9,10 @@ import numpy as np
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.engine.fabrics import build_fabric
 from archsim.engine.flows.link_order import port_ranks
+from archsim.machine.system import SystemSpec
 from archsim.runs.run import Run
 from archsim.specs.axes import Axis
 from archsim.specs.plan import SweepPlan
-from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.grid import ROW_MAJOR
 

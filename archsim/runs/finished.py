@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from archsim.engine.demand import RunDemand
     from archsim.engine.loop import RunOutcome
     from archsim.runs.run import Run
-    from archsim.workload import TokenSource
+    from archsim.traffic import TokenSource
 
 
 class Finished:

@@ -1,15 +1,15 @@
 """All caveats of results, as sentences for pages and terminals."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from archsim.machine.plausible import plausibility_notes
+from archsim.machine.system import SystemSpec
 from archsim.runs import prices, run
 from archsim.runs.calibration_notes import GemmSource, calibration_notes
 from archsim.runs.named_runs import count_runs, place_of
 from archsim.runs.policy_notes import policy_notes
 from archsim.runs.roofline_notes import roofline_notes
-from archsim.specs.plausible import plausibility_notes
-from archsim.specs.system import SystemSpec
 from microarch.silicon.synthesised_area import clock_note
 
 # Notes on batches that are larger than their trace.
@@ -192,3 +192,16 @@ def system_notes(systems: Iterable[SystemSpec]) -> list[str]:
     found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
     odd = (note for each in systems for note in plausibility_notes(each))
     return [note for note in dict.fromkeys([*found, *odd]) if note]
+
+
+SAME_NUMBERS = "every run has the same numbers with each of the values"
+
+
+def changes_nothing(others: Sequence[Hashable], results: Sequence[Hashable]) -> bool:
+    """Whether several runs differ in one axis alone, and all such runs have equal results. ``others``: of each run, its
+    values of all other axes.
+    """
+    found: dict[Hashable, set[Hashable]] = {}
+    for key, values in zip(others, results, strict=True):
+        found.setdefault(key, set()).add(values)
+    return len(found) < len(others) and all(len(each) == 1 for each in found.values())

@@ -17,6 +17,8 @@ from archsim.base.errors import ArchsimError, CapacityError, spoken
 from archsim.base.fields import Spec
 from archsim.base.sums import sum
 from archsim.engine import fabrics, gemm, own_objects
+from archsim.machine.built import named_dies
+from archsim.machine.system import SystemSpec
 from archsim.runs import clocks, fabric_checks, feasibility, point_measures, prices, run_cost
 from archsim.runs.run import (
     DemandSpec,
@@ -31,15 +33,13 @@ from archsim.runs.run import (
 )
 from archsim.runs.simulator import simulator_of
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.built import named_dies
 from archsim.specs.experiment import ExperimentSpec, layers_problem
 from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import trace_label
-from archsim.workload.layer_subset import refuse_more_layers
-from archsim.workload.traffic_presets import load_traffic, with_lengths
+from archsim.traffic.layer_subset import refuse_more_layers
+from archsim.traffic.traffic_presets import load_traffic, with_lengths
 from microarch.fabric.grid import ROW_MAJOR
 
 # Machines that are drawn: areas that decide how many defects they have, which of them work, and their distribution.

@@ -11,8 +11,8 @@ from archsim.policies.registry import place_experts
 from archsim.runs.prices import SystemHardware, build_costs
 from archsim.specs.plan import Point
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.trace import Trace, draw_requests
-from archsim.workload.traffic_presets import generated_traffic
+from archsim.traffic.trace import Trace, draw_requests
+from archsim.traffic.traffic_presets import generated_traffic
 
 Traces = dict[tuple[str, str], Trace]
 
@@ -45,7 +45,7 @@ class Contexts:
         workload, trace = point.workload, point.workload.trace
         assert isinstance(trace, str)
         if (at := (trace, point.model.name)) not in self.traces:
-            from archsim.workload.formats.readers import open_trace
+            from archsim.traffic.formats.readers import open_trace
 
             self.traces[at] = open_trace(trace, point.model, workload.reader)
         return self.traces[at]

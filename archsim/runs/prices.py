@@ -18,8 +18,8 @@ from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.fabrics import build_fabric, dies_together, link_classes
 from archsim.laws.wafer import harvested_yield
-from archsim.specs.made import MONOLITHIC
-from archsim.specs.system import SystemSpec
+from archsim.machine.made import MONOLITHIC
+from archsim.machine.system import SystemSpec
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon import decision_area, die_area
 from microarch.silicon.area import AreaAndPower, total

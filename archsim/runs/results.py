@@ -88,9 +88,9 @@ class Results(Shown):
     @cached_property
     def plot(self) -> Any:
         """Figures: ``results.plot.gain()``, ``.limits()``, ``.critical_path()``, ``.dies()``, …; ``.names()`` lists
-        them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.report.notebook.Plots`.
+        them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.show.notebook.Plots`.
         """
-        return import_module("archsim.report.notebook").Plots(self)  # drawn a floor above, on first use
+        return import_module("archsim.show.notebook").Plots(self)  # drawn a floor above, on first use
 
     @cached_property
     def runs(self) -> Table:

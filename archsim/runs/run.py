@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from archsim.base.code_digest import digest_here
+from archsim.base.config_files import shipped_configs
 from archsim.base.fields import Spec
 from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of, stamp_of
 from archsim.engine.machine import ENDPOINT
 from archsim.engine.transfer_kernels import KERNELS, charges_kernels, kernels_from
+from archsim.laws.calibration_files import calibration_digest
+from archsim.machine.fabric_calibrations import fabric_file
+from archsim.model.spec import ModelSpec
 from archsim.policies.placement import file_of
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.calibration_files import calibration_digest
-from archsim.specs.config_files import shipped_configs
 from archsim.specs.deployment import DeploymentSpec
-from archsim.specs.fabric_calibrations import fabric_file
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.traffic_presets import preset_digest
+from archsim.traffic.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
 LONGEST = "longest request"  # what a context was taken from, where the workload does not say it
@@ -153,7 +153,7 @@ class DemandSpec:
     batch: int  # requests that are served together
     origin_dies: int | None  # that tokens live on; None: no run needs it
     predicting: PolicySpec | None  # whose predictor marks the hot experts; None: none
-    stored_trace: str = ""  # of its columns in `archsim.workload.column_cache`; "": not there
+    stored_trace: str = ""  # of its columns in `archsim.traffic.column_cache`; "": not there
     routing: bool = False  # whether a run counts single tokens
     seen: bool = False  # whether a rule of a policy sees them
     shaped_by: PolicySpec | None = None  # whose routing or replication it depends on: for equal rules alone

@@ -26,10 +26,10 @@ from archsim.runs.measures.iteration import whole_iteration
 from archsim.runs.physical_laws import broken_laws, find_broken
 from archsim.runs.run import ROW, DemandSpec, Record, Run, Workspace, generated_digest, plain_text
 from archsim.specs.engines import ENGINES
-from archsim.workload import column_cache, layer_subset, trace, traffic_presets
-from archsim.workload.demand import sum_together
-from archsim.workload.demand_cache import built_together, cached_demand, missing
-from archsim.workload.larger_batches import extend_trace
+from archsim.traffic import column_cache, layer_subset, trace, traffic_presets
+from archsim.traffic.demand import sum_together
+from archsim.traffic.demand_cache import built_together, cached_demand, missing
+from archsim.traffic.larger_batches import extend_trace
 
 _MOST_OUTCOMES = 64
 _MOST_SELECTIONS = 50_000_000  # two bytes each
@@ -67,7 +67,7 @@ class Remembered(trace.Derived):
         return getattr(self.source, name)
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[trace.StepTokens]:
-        """See `archsim.workload.trace.TokenSource.steps`. Pieces are not to be written."""
+        """See `archsim.traffic.trace.TokenSource.steps`. Pieces are not to be written."""
         named = zlib.crc32(np.ascontiguousarray(requests).data)
         key = self.name, self.source.digest, named, len(requests), decode_steps
         if key in self.streams:
@@ -286,7 +286,7 @@ class Simulator:
             return Remembered(drawn, spec.key[:2], self._streams)
         key = workload.trace, spec.model.name
         if key not in self._traces:
-            from archsim.workload.formats.readers import open_trace
+            from archsim.traffic.formats.readers import open_trace
 
             stored = column_cache.get(spec.stored_trace)
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)

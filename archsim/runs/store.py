@@ -59,7 +59,7 @@ from archsim.runs.results import (
 from archsim.runs.run import ROW, Job, Record, Run
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
-from archsim.workload import column_cache
+from archsim.traffic import column_cache
 
 PART_RUNS = 5000
 FEW_RUNS = 1000  # most runs with details, unless the experiment says otherwise: 30 to 100 kB per run

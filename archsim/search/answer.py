@@ -7,11 +7,11 @@ from math import ceil
 
 import numpy as np
 
-from archsim.report.units import listing, percent, significant, with_prefix
 from archsim.search.compare import NEVER, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
 from archsim.search.keys import keys_sentence
 from archsim.search.machines import MOST_BATCH
+from archsim.show.units import listing, percent, significant, with_prefix
 from archsim.uncertainty.estimate import SURE, OptionPair
 from archsim.uncertainty.plateau import best_value
 

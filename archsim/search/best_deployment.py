@@ -8,10 +8,10 @@ import numpy as np
 
 from archsim.base.errors import capital
 from archsim.base.quantities import as_written
-from archsim.report.units import interval as written_interval
-from archsim.report.units import listing, percent
 from archsim.search.deployment_pair import TIMES, short
-from archsim.studies.serving.sure import HEADLINES, ServedSure
+from archsim.serving.answers.sure import HEADLINES, ServedSure
+from archsim.show.units import interval as written_interval
+from archsim.show.units import listing, percent
 from archsim.uncertainty.estimate import SURE, Interval, interval
 from archsim.uncertainty.plateau import BestValue, best_value, ratio_of
 

@@ -12,7 +12,9 @@ import numpy as np
 from archsim.base import errors
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
-from archsim.report.units import listing, percent
+from archsim.base.verbs import caller_name
+from archsim.model.spec import ModelSpec
+from archsim.questions.machine_price import price_machine
 from archsim.runs.executor import do_all
 from archsim.runs.prices import build_costs
 from archsim.search import machines, worlds
@@ -20,11 +22,9 @@ from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid
 from archsim.search.limits import Limits
 from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_of, run_of
 from archsim.search.options import EQUALS, FIRST, Requests, Side, largest_model
+from archsim.show.units import listing, percent
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.model import ModelSpec
-from archsim.studies.machine_price import price_machine
 from archsim.uncertainty.estimate import OptionPair, pair
-from archsim.verbs import caller_name
 
 if TYPE_CHECKING:
     import pandas

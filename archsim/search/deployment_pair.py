@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from archsim.report.units import carried_digits, digits_of_ratio, listing, percent, significant
+from archsim.serving.answers.sure import HEADLINES, ServedOption, ServedSure
 from archsim.serving.serving import serve
+from archsim.show.units import carried_digits, digits_of_ratio, listing, percent, significant
 from archsim.specs.serving_files import Serving
-from archsim.studies.serving.sure import HEADLINES, ServedOption, ServedSure
 from archsim.uncertainty.estimate import SURE, interval
 
 TIMES = ("ttft_mean_ms", "tpot_mean_ms")

@@ -15,16 +15,16 @@ from typing import Any
 
 from archsim.base import errors, tables
 from archsim.base.errors import capital
-from archsim.report.units import listing
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
+from archsim.serving.answers.runs import ServePlan, describe_values, serve_plan, shown
+from archsim.serving.answers.sure import ServedOption, ServedSure, find_sure, write_sure
 from archsim.serving.measures import rent_of
+from archsim.show.units import listing
 from archsim.specs import serving_files
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_keys import full_key
-from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan, shown
-from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
 
 SAMPLES = 16  # each is served
 MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 10 to 40 s of one core

@@ -10,12 +10,12 @@ from typing import Any
 
 from archsim.base import errors
 from archsim.base.quantities import as_written
-from archsim.report.units import listing
+from archsim.base.verbs import caller_name, known_value
 from archsim.search import options
 from archsim.search.limits import limits_of
 from archsim.search.options import Requests, Side
+from archsim.show.units import listing
 from archsim.specs.file_kinds import SERVE
-from archsim.verbs import caller_name, known_value
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import SpecError
-from archsim.report.units import listing, percent, percents_text
 from archsim.search.compare import NEVER, OptionComparison
+from archsim.show.units import listing, percent, percents_text
 from archsim.uncertainty.estimate import NO_DIFFERENCE, SURE, interval
 
 BUDGETS = {"usd": "USD", "mm2": "mm² of silicon", "w": "W", "devices": "devices"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from archsim.base import errors
 from archsim.base.quantities import TIME, format_quantity
-from archsim.studies.serving.question import time_ns
+from archsim.serving.answers.question import time_ns
 
 
 class Limits(NamedTuple):

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base import errors
+from archsim.base import config_files, errors
 from archsim.iteration.layers import has_experts
 from archsim.iteration.memory import fit_of
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.policies.registry import place_experts
 from archsim.runs.executor import do_all
 from archsim.runs.plan import select
@@ -27,14 +29,12 @@ from archsim.search.limits import Limits
 from archsim.search.options import Requests, Side, experiment_with
 from archsim.serving.deployment import BY_RANK, GATHERED, LOW_LATENCY
 from archsim.serving.expert_groups import WITH_KERNELS, part_of
-from archsim.specs import config_files, library
+from archsim.specs import library
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import AttentionRanks, ParallelSpec, PrecisionSpec, refuse_cut_blocks, refuse_uneven
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 
 ESTIMATED_LAYERS, SIMULATED_LAYERS = 1, 2  # MoE layers of an estimate, and of what is simulated
 COARSE, MOST_BATCH = 32, 4096  # step of batches at first, and requests of a group of ranks at most

@@ -8,16 +8,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archsim.base import errors, yaml
-from archsim.specs import config_files, library, references
+from archsim.base import config_files, errors, yaml
+from archsim.machine.system import SystemSpec
+from archsim.specs import library, references
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.file_kinds import EXPERIMENT, SERVE
 from archsim.specs.policies import PRESETS
-from archsim.specs.system import SystemSpec
 
 EQUALS = ("machines", "devices", "usd", "w", "mm2")
 SYSTEM = "system"
-# Where nothing is said: as a recommendation takes them (archsim.studies.serving.question).
+# Where nothing is said: as a recommendation takes them (archsim.serving.answers.question).
 PROMPT, OUTPUT = 1024.0, 512.0
 _ENDS = ("node", "cluster", "nvl72")  # of names of shipped machines of a GPU, the smallest first
 _LISTED = re.compile(r"\[(?P<values>.*)\]\s*(?P<unit>[A-Za-z/%]*)", re.DOTALL)

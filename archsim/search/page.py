@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from archsim.base import files, yaml
-from archsim.report import plots, rendering, units
 from archsim.search.compare import UNITS, OptionComparison
 from archsim.search.machines import re_named
+from archsim.show import plots, rendering, units
 
 _COLOURS = ("--p1", "--p2", "--p3", "--p4", "--p5")
 

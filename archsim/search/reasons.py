@@ -8,8 +8,8 @@ from math import inf
 import numpy as np
 
 from archsim.base.quantities import TIME, format_quantity
-from archsim.report.units import listing, percent, with_prefix
 from archsim.search.compare import NEVER, Compared, OptionComparison
+from archsim.show.units import listing, percent, with_prefix
 from archsim.uncertainty.estimate import SURE
 
 _PART = {"projections": "projections", "dense": "dense layers", "all_reduce": "all-reduces", "head": "head"}

@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base import host, tables
-from archsim.report import units
 from archsim.runs import sweep
 from archsim.search import deployments
-from archsim.studies.serving import page
-from archsim.studies.serving.load_answer import load_sentence, offered_requests, sustains
-from archsim.studies.serving.runs import ServePlan
-from archsim.studies.serving.sure import find_sure, judged_by, write_sure
-from archsim.studies.serving.sustained import sustained_rate
+from archsim.serving.answers import page
+from archsim.serving.answers.load_answer import load_sentence, offered_requests, sustains
+from archsim.serving.answers.runs import ServePlan
+from archsim.serving.answers.sure import find_sure, judged_by, write_sure
+from archsim.serving.answers.sustained import sustained_rate
+from archsim.show import units
 
 MOST_TOKENS = 16e6  # of all runs in samples of a plain file, where nobody asks for samples: about 5 s of one core
 MOST_RUNS = 8  # that have ranges where nobody asks for samples, each 16 of them

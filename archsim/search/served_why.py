@@ -13,13 +13,13 @@ from archsim.base import tables
 from archsim.base.sums import sum
 from archsim.iteration import layers
 from archsim.iteration.times import Batches, iteration_times
-from archsim.report.units import less_or_more, listing, percent
 from archsim.search.deployment_pair import NOTHING
+from archsim.serving.answers.sure import factors_of_laws
 from archsim.serving.measures import Measures
 from archsim.serving.outcome import Outcome
 from archsim.serving.serving import serve
+from archsim.show.units import less_or_more, listing, percent
 from archsim.specs import serving_files, uncertainty
-from archsim.studies.serving.sure import factors_of_laws
 from archsim.uncertainty.estimate import Interval, interval
 from archsim.uncertainty.worlds import draws_of, value_of
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.sums import sum
+from archsim.base.uncertain import Quantity
 from archsim.iteration.layers import kind_of_attention
 from archsim.iteration.machine import has_measured_links, is_measured
+from archsim.machine.system import SystemSpec
 from archsim.search.machines import Estimates, Used, Way, experiment_of, parts_of, run_of
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import load_widths
-from archsim.uncertainty.quantities import Quantity
 from archsim.uncertainty.system_quantities import SystemQuantity, measured_off, quantities_of
 from archsim.uncertainty.worlds import drawn, draws_of, value_of
 

@@ -2,7 +2,7 @@
 
 Front: `serving.serve`, `serving.deploy`, `outcome.Deployment`, `serving.simulate_requests`,
     `file_requests.requests_of`, `measures.Measures`, `requests.Requests`, `simulate.Served`, `deployment.Built`,
-    `power.Upkeep`, `expert_groups.WITH_KERNELS`, `deployment.build`.
+    `answers.recommend.recommend`, `expert_groups.WITH_KERNELS`, `deployment.build`.
 Units and errors: Times are ns, rates requests or tokens per second. What cannot be served is a `SpecError` before
     the clock starts.
 Laws:

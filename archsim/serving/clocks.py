@@ -12,8 +12,8 @@ import numpy as np
 
 from archsim.base.errors import CapacityError
 from archsim.base.units import NS_PER_S
+from archsim.machine.system import SystemSpec
 from archsim.runs.clocks import IDLE, LOWEST, STEPS, ClassPower, DieLoad, PowerLimits, has_limits, highest_clock
-from archsim.specs.system import SystemSpec
 from microarch.silicon.energy import Activity
 
 Ran = TypeVar("Ran")

@@ -10,10 +10,10 @@ from archsim.iteration.layers import ACTIVATION_BYTES
 from archsim.iteration.links import Links
 from archsim.laws import gemm
 from archsim.laws.tables import CalibrationSpec
+from archsim.model.spec import ModelSpec
 from archsim.serving.requests import TokenPool
 from archsim.serving.tabulated import Overlap
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.model import ModelSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.config_files import named_files
 from archsim.base.errors import CapacityError, SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
@@ -19,6 +20,8 @@ from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.overlap import micro_batched
 from archsim.iteration.times import Batches, iteration_times
 from archsim.laws.tables import CalibrationSpec
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import UNMODELLED, ModelSpec
 from archsim.policies.registry import place_experts
 from archsim.serving.deployment import BY_RANK, GATHERED, GATHERED_RANKS, Built, gathering_of
 from archsim.serving.engine import ServingEngine
@@ -28,15 +31,12 @@ from archsim.serving.requests import TokenPool, token_pool
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tabulated import Overlap
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
-from archsim.specs.config_files import named_files
 from archsim.specs.deployment import ParallelSpec
-from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving import RoutingSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
-from archsim.workload import open_trace, traffic_presets
+from archsim.traffic import open_trace, traffic_presets
 
 WITH_KERNELS = "gpu"  # launch of systems whose collectives and transfers were measured
 FROM_TRAFFIC = "Experts are chosen as in traffic"  # how the note on routing begins

@@ -12,20 +12,20 @@ from archsim.iteration.machine import calibration_on
 from archsim.iteration.overlap import MICRO_BATCHES
 from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.run_iteration import rates_of
-from archsim.iteration.speculation import NO_DRAFTS, Speculation
-from archsim.iteration.speculation import of as drafts_of
+from archsim.laws.calibration_files import DEFAULT_CALIBRATION, calibration_named
+from archsim.machine.system import SystemSpec
 from archsim.serving.deployment import LOW_LATENCY
 from archsim.serving.engine import Offload, ServingEngine, StaticBatch, missing_of
 from archsim.serving.expert_groups import WITH_KERNELS, overlap_of, part_of, pool_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.kv_room import handed_over, store_of
 from archsim.serving.records import KvTransfer
 from archsim.serving.simulate import KvStore, Scheduler
+from archsim.serving.speculation import NO_DRAFTS, Speculation
+from archsim.serving.speculation import of as drafts_of
 from archsim.serving.tabulated import Overlap
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving import ExpertsOnSpec, TransferSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving
-from archsim.specs.system import SystemSpec
 
 FIRST = "ttft"  # factor of a world on the time to first tokens, beside those on fields of `Host`
 

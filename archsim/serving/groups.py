@@ -27,7 +27,7 @@ from archsim.serving.records import EXPERTS
 from archsim.serving.requests import TokenPool
 from archsim.specs import policies, serving_files
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import StepDemand, TokenRouting
+from archsim.traffic.step_demand import StepDemand, TokenRouting
 
 Say = Callable[[str], None]
 """Receives what a long drawing of experts does."""

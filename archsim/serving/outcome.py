@@ -13,6 +13,7 @@ from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.constants import ANY, Host, ResidualRow, residual_of
 from archsim.iteration.machine import has_measured_links, is_measured
+from archsim.laws.calibration_files import DEFAULT_CALIBRATION
 from archsim.runs.physical_laws import law_sentence
 from archsim.serving.deployment import Built
 from archsim.serving.expert_groups import busy_of
@@ -32,7 +33,6 @@ from archsim.serving.physical_laws import broken_laws
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests
 from archsim.serving.simulate import Fault, KvStore, Pool, Scheduler, Served
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.serving_files import Serving
 
 if TYPE_CHECKING:

@@ -32,10 +32,10 @@ from archsim.iteration.layers import (
     program,
     row_flop,
 )
+from archsim.machine.system import SystemSpec
 from archsim.runs.prices import Coefficients, build_costs
 from archsim.serving.engine import ServingEngine
 from archsim.serving.simulate import Served
-from archsim.specs.system import SystemSpec
 from microarch.silicon.energy import CROWDED_ROWS, SIXTEEN_BIT, TILE_ROWS, Activity, multiplying, run_energy
 from microarch.silicon.memories import SRAM
 
@@ -131,7 +131,7 @@ class _Pass(NamedTuple):
 
 def _passes(served: Served, decodes: float) -> list[_Pass]:
     """What is computed and verified, then the layers that draft: those of decodes, and of prompts, whose KV they keep
-    (``archsim.iteration.speculation``). ``decodes``: of a request in an iteration.
+    (``archsim.serving.speculation``). ``decodes``: of a request in an iteration.
     """
     requests, log, totals = served.requests, served.log, served.totals
     output, drafted = requests["output"].astype(float), float(totals["drafted"])

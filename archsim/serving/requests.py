@@ -16,11 +16,11 @@ import numpy as np
 from archsim.base.errors import TraceError, did_you_mean
 from archsim.base.quantities import TIME, parse_quantity
 from archsim.base.units import NS_PER_S
-from archsim.specs.model import ModelSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.serving import RoutingSpec
-from archsim.workload import open_trace, traffic_presets
-from archsim.workload.layer_subset import some_layers
-from archsim.workload.trace import TokenSource, draw_requests
+from archsim.traffic import open_trace, traffic_presets
+from archsim.traffic.layer_subset import some_layers
+from archsim.traffic.trace import TokenSource, draw_requests
 
 
 class Rejected(NamedTuple):

@@ -14,6 +14,7 @@ from archsim.iteration.constants import DECODE, NONE, PREFILL, Host
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import is_measured, scaled_report
 from archsim.iteration.overlap import MICRO_BATCHES
+from archsim.machine.plausible import plausibility_notes
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.clocks import has_limits
 from archsim.serving import requests as drawn
@@ -39,10 +40,9 @@ from archsim.serving.outcome import Deployment, Outcome, slo_of
 from archsim.serving.power import BOARD_W, energy, upkeep
 from archsim.serving.requests import Requests, format_of
 from archsim.serving.simulate import SILENT, Fault, Progress, Scheduler, Served, servable, simulate
-from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import SideSpec
 from archsim.specs.serving_files import Serving, refuse_unserved
-from archsim.workload.formats.load_files import holds_loads
+from archsim.traffic.formats.load_files import holds_loads
 from microarch.silicon.energy import Activity
 
 ENOUGH = 2000  # requests by which a queue that grows shows

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, TraceError
-from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
 from archsim.serving import clock, compiled_scheduler, kv, loop, schedulers
 from archsim.serving.groups import DECODES, ExpertGroup, Fixed, MigrationCost, Say
 from archsim.serving.records import (
@@ -48,6 +47,7 @@ from archsim.serving.records import (
     zeros,
 )
 from archsim.serving.requests import Requests, rejected_told, some, without_too_long
+from archsim.serving.speculation import NO_DRAFTS, Speculation, draws
 from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
 # How far a run of serving is: called with what it does, and the share that is done.

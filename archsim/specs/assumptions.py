@@ -14,9 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from archsim.base import errors, fields, own_code, quantities, validation, yaml
-from archsim.specs import config_files, policies, system
-from archsim.specs.model import ModelSpec
+from archsim.base import config_files, errors, fields, own_code, quantities, validation, yaml
+from archsim.machine import system
+from archsim.model.spec import ModelSpec
+from archsim.specs import policies
 
 # A user's own execution, ``execution: package.module:class``: what it says of itself beside running steps.
 #

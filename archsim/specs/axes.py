@@ -26,13 +26,13 @@ from archsim.base.fields import Spec
 from archsim.base.quantities import as_written, describe
 from archsim.base.validation import keys_of
 from archsim.base.yaml import Keys, Place, Tree
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.axis_values import Drawn, Range, RangeValues, counted_values, is_range, read_range
 from archsim.specs.constraints import Constraint, parse_constraint
 from archsim.specs.drawn_shares import METHODS, draw_shares
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import RULE_TYPES, PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 
 SWEEP_KEY = "sweep"

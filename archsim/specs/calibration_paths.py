@@ -7,8 +7,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from archsim.base.config_files import searched_places
 from archsim.base.yaml import Keys, Place, Tree
-from archsim.specs.config_files import searched_places
 
 KEYS = (("compute", "calibration"), ("hbm", "calibration"), ("d2d", "calibration"), ("decision", "host", "calibration"))
 TABLE = ("dies_as_built", "speed", "table")  # of speeds of dies, a file that is found in the same way

@@ -15,8 +15,8 @@ from pydantic import model_validator
 from archsim.base.errors import SpecError
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import count
-from archsim.specs.attention import AttentionKind
-from archsim.specs.model import ModelSpec
+from archsim.model.attention import AttentionKind
+from archsim.model.spec import ModelSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
 Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]

@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
-from archsim.base import errors, fields, quantities, yaml
-from archsim.specs import assumptions, config_files, library, policies
-from archsim.specs.calibration_sections import with_sections
+from archsim.base import config_files, errors, fields, quantities, yaml
+from archsim.laws.calibration_sections import with_sections
+from archsim.machine.fabric import LinkSpec
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
+from archsim.specs import assumptions, library, policies
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.fabric import LinkSpec
 from archsim.specs.file_kinds import SPECS
-from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
 from archsim.specs.rules import NamedChoice, Parameter, Text
 from archsim.specs.serving_files import Serving
-from archsim.specs.system import SystemSpec
 
 _WIDTH = 116
 _OPENING_WIDTH = 72  # of what an experiment asks, beside its name and file

@@ -7,17 +7,18 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from archsim.base import config_files
 from archsim.base.errors import did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates, with_ranges
 from archsim.base.own_code import import_function
 from archsim.base.validation import keys_of
-from archsim.specs import config_files, system
+from archsim.machine import system
+from archsim.machine.terms import TERMS
+from archsim.model.spec import UNMODELLED, ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec, columns_of
 from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.engines import ENGINES
-from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.terms import TERMS
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
 
 

@@ -6,18 +6,18 @@ from typing import Any
 
 from archsim.base import errors, fields, validation
 from archsim.laws.tables import CalibrationSpec
+from archsim.machine.fabric_calibrations import FabricFile
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.axes import SWEEP_KEY
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY
-from archsim.specs.fabric_calibrations import FabricFile
-from archsim.specs.model import ModelSpec
 from archsim.specs.papers import PaperSpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec
 
 EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
-# Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
+# Kind → class; traffic files have none here, as archsim.traffic reads them, nor deployments, which name others.
 SPECS: MappingProxyType[str, type[fields.Spec]] = MappingProxyType(
     {
         EXPERIMENT: ExperimentSpec,

@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from archsim.base import errors, fields, validation, yaml
+from archsim.base import config_files, errors, fields, validation, yaml
+from archsim.laws import calibration_sections
 from archsim.laws.tables import CalibrationSpec
-from archsim.specs import assumptions, calibration_paths, calibration_sections, config_files, model, variants
+from archsim.machine.system import SystemSpec
+from archsim.model import spec as model
+from archsim.specs import assumptions, calibration_paths, variants
 from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep, with_wafers
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
@@ -20,7 +23,6 @@ from archsim.specs.file_kinds import EXPERIMENT_KEYS, SPECS, kind_of, refuse_oth
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.plan import SweepPlan, plan_without_axes
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, folders_around, is_path
-from archsim.specs.system import SystemSpec
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_keys
 
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
@@ -353,16 +355,6 @@ def starting_text(kind: str, name: str) -> str:
     except ValidationError as error:
         raise errors.SpecError(str(error.errors()[0]["ctx"]["error"])) from None
     return (_FOLDER / f"{kind}.yaml").read_text(encoding="utf-8").replace("name: NAME\n", f"name: {name}\n", 1)
-
-
-def schema_line(kind: str, file: Path) -> str:
-    """The first line of a file by which editors complete its keys. kind: system, model or experiment. The schema's path
-    is relative to a file in the same checkout.
-    """
-    schema = config_files.shipped_docs().resolve() / "schemas" / f"{kind}.schema.json"
-    folder = file.resolve().parent
-    shown = os.path.relpath(schema, folder) if folder.is_relative_to(schema.parents[2]) else str(schema)
-    return f"# yaml-language-server: $schema={Path(shown).as_posix()}\n"
 
 
 def write_new(file: Path, text: str) -> None:

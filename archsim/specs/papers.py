@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from archsim.base import errors, fields, quantities, sums, validation, yaml
-from archsim.specs import config_files, constraints, references
+from archsim.base import config_files, errors, fields, quantities, sums, validation, yaml
+from archsim.specs import constraints, references
 
 NO_ROOM = "OOM"  # published or simulated: it does not fit
 OTHER = "other"  # in a quantity: columns of the row that a run is compared with

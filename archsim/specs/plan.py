@@ -14,16 +14,16 @@ from archsim.base.fields import Spec, without_range
 from archsim.base.quantities import describe, parse_quantity
 from archsim.base.validation import keys_of, validate
 from archsim.base.yaml import Place, Tree
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
 from archsim.specs.axis_values import Drawn, RangeValues, dimension_of
 from archsim.specs.constraints import Constraint, any_of
 from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import put
 from archsim.specs.policies import PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.variants import NAMED, PLURAL, Maker, Variant, in_words, written
 from archsim.specs.workload import WorkloadSpec
 

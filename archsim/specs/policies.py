@@ -7,7 +7,7 @@ it, a linear programme, and the published balancers.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base import errors, fields, own_code, quantities
+from archsim.base.fields import check_parameters
 from archsim.specs import balancer_presets, balancers
 from archsim.specs.rules import NamedChoice, Parameter, Rule
 
@@ -275,26 +276,3 @@ def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]
         elif parameter.default is not None and not (key in _EXCLUSIVE and any(other in given for other in _EXCLUSIVE)):
             complete[key] = parameter.default
     return complete
-
-
-def check_parameters(target: str, function: Callable[..., Any], arguments: int, given: Iterable[str]) -> None:
-    """Raise KeyProblem for a parameter that a user's function does not have, or needs and does not get.
-
-    arguments: how many it gets by position.
-    """
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # of a function without Python code
-        return
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return
-    by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-    by_position = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    known = [each.name for each in by_name if each not in by_position[:arguments]]
-    for key in given:
-        if key not in known:
-            listed = f"; it has {', '.join(known)}" if known else "; it has none"
-            raise fields.KeyProblem((key,), f"unknown parameter of {target}{errors.did_you_mean(key, known) or listed}")
-    for each in by_name:
-        if each.name in known and each.default is each.empty and each.name not in given:
-            raise fields.KeyProblem(("name",), f"{target} needs a parameter {each.name!r}")

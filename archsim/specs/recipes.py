@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from archsim.specs.calibration_files import reference_of
-from archsim.specs.model import ModelSpec
+from archsim.laws.calibration_files import reference_of
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.schedulers import SchedulerSpec
 from archsim.specs.serving import LengthSpec, ServeSpec
-from archsim.specs.system import SystemSpec
 
 SCHEDULER_OF = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
 TRTLLM_TOKENS, TRTLLM_STEP = 8192, 64

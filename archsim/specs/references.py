@@ -15,13 +15,13 @@ from types import NoneType
 from typing import Any
 
 from archsim.base import errors, quantities, yaml
+from archsim.base.config_files import display, named_files, searched_places
+from archsim.machine.system import SystemSpec
+from archsim.model.checkpoints import checkpoint_of, is_hub_id
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.calibration_paths import find_calibrations
-from archsim.specs.checkpoints import checkpoint_of, is_hub_id
-from archsim.specs.config_files import display, named_files, searched_places
 from archsim.specs.policies import PRESETS, RULE_TYPES
 from archsim.specs.policy_axes import spread_policies
-from archsim.specs.system import SystemSpec
 
 DEFAULT_ASSUMPTIONS = "physical"
 # A manifest is two folders below the one its paths are relative to: reports/<name>/manifest.yaml.

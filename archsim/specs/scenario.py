@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from archsim.base.errors import SpecError
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec, own_execution
 from archsim.specs.deployment import DeploymentSpec, Parallelism, Precision, refuse_cut_blocks, refuse_uneven
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import RULE_TYPES, PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 
 

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Spec
+from archsim.base.fields import KeyProblem, Spec, check_parameters
 from archsim.base.own_code import import_function
 from archsim.base.quantities import count
-from archsim.specs.policies import check_parameters
 from archsim.specs.rules import Parameter
 
 BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that look at shared prefixes

@@ -7,12 +7,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base import errors, validation, yaml
+from archsim.machine.system import SystemSpec
+from archsim.model.checkpoints import dtypes_in, precision_named
+from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.checkpoints import dtypes_in, precision_named
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
 from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, manifest_blamed, tree_of
-from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.policies import PolicySpec, RuleSpec
 from archsim.specs.policy_axes import spread_policies
@@ -20,7 +21,6 @@ from archsim.specs.recipes import with_recipe
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, find_traffic, folders_around, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
 from archsim.specs.serving_keys import precision_word, put_key
-from archsim.specs.system import SystemSpec
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_of_serving
 
 DEFAULT_POLICY = "ep"

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from archsim.base import yaml
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Spec
-from archsim.specs.checkpoints import PRECISIONS
+from archsim.model.checkpoints import PRECISIONS
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.overrides import put
 from archsim.specs.serving import ServeSpec

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from archsim.base import errors, fields, quantities, validation, yaml
-from archsim.specs.config_files import display, search_folders
-from archsim.uncertainty.quantities import KNOTS, Distribution, Quantiles
+from archsim.base.config_files import display, search_folders
+from archsim.base.uncertain import KNOTS, Distribution, Quantiles
 
 KINDS_OF_NUMBERS = ("peak", "bandwidth", "efficiency", "latency", "clock", "price", "energy", "host")
 # Kind of kernel with widths of its own → the table of all kinds together, for how its law was never had.

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base import errors, fields, yaml
+from archsim.base.config_files import shipped_configs
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.config_files import shipped_configs
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
 from archsim.specs.policies import PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from archsim.base import errors, quantities, validation, yaml
+from archsim.model.checkpoints import precision_named
 from archsim.specs.axes import KINDS, WAFER, Axis
 from archsim.specs.calibration_paths import with_calibrations_found
-from archsim.specs.checkpoints import precision_named
 from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
 from archsim.specs.references import folders_around, found_trace, resolve
 

@@ -15,11 +15,11 @@ from pydantic import (
     model_validator,
 )
 
+from archsim.base.config_files import named_files
 from archsim.base.errors import did_you_mean
 from archsim.base.fields import KeyProblem, Spec, refuse_duplicates
 from archsim.base.quantities import count, number
 from archsim.base.sums import sum
-from archsim.specs.config_files import named_files
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
 DecodeSteps = Annotated[int, count(1, 32766)]
@@ -94,8 +94,8 @@ _LEVELS = ("max_over_mean", "max_over_min", "hottest_expert", "eplb_gain")
 class SyntheticSpec(Spec):
     """Generated routing, from a traffic preset (``like``) or from a few numbers.
 
-    Presets: archsim.workload.generative. The numbers, and the recorded routing from which their
-    defaults were measured: archsim.workload.synthetic.
+    Presets: archsim.traffic.generative. The numbers, and the recorded routing from which their
+    defaults were measured: archsim.traffic.synthetic.
     """
 
     # A preset of configs/traffic, the path of one (archsim trace fit), or `model`: for each model the preset of its own

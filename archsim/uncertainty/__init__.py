@@ -1,8 +1,7 @@
 """How sure is a result: which numbers are uncertain, and what follows for a headline?
 
-Front: `worlds.Worlds`, `worlds.draws_of`, `propagation.propagate`, `system_quantities.economics_of`,
-    `estimate.interval`, `estimate.pair`, `estimate.order`, `estimate.Index`, `quantities.Quantity`,
-    `ranges.quick_worlds`.
+Front: `sure.find_sure`, `worlds.Worlds`, `worlds.draws_of`, `propagation.propagate`, `system_quantities.economics_of`,
+    `estimate.interval`, `estimate.pair`, `estimate.order`, `estimate.Index`, `ranges.quick_worlds`.
 Units and errors: A range is the middle 80 % of samples unless it says otherwise. Too few samples are refused.
 Laws:
     INV-40. A linear case has the closed form (test_a_linear_case_has_the_closed_form).

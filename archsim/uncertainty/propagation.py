@@ -25,9 +25,9 @@ from archsim.runs import store as cache
 from archsim.runs.packed_steps import unpack
 from archsim.runs.run import Job, Record, Run, Workspace, generated_digest
 from archsim.runs.store import RecordStore
+from archsim.traffic import Trace
 from archsim.uncertainty.correction import agreement, correct
 from archsim.uncertainty.worlds import TRAFFIC, Worlds
-from archsim.workload import Trace
 
 FAST = "analytical"
 CORRECTING = 16  # worlds that the experiment's own engine runs, too

@@ -16,10 +16,10 @@ import numpy as np
 from archsim.base.errors import FailedRuns
 from archsim.runs import executor, pool
 from archsim.runs.run import Job, Record, Run, Workspace
+from archsim.traffic import Trace
 from archsim.uncertainty.estimate import SURE, OptionPair
 from archsim.uncertainty.propagation import FAST, InWorlds, layers_of, over_layers, over_traffic, runs_of_traffic
 from archsim.uncertainty.worlds import Worlds
-from archsim.workload import Trace
 
 WORLDS = 32
 LAYERS = 3  # of a short run: with 8 layers and 3 iterations, the ends of ratios on dojo differ by 0.02, most of them

@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
+from archsim.base.uncertain import Distribution, Quantity
 from archsim.engine import fabrics, grouped_gemm, mesh_laws
 from archsim.engine.cluster import moves, ports
 from archsim.engine.cluster.laws import KERNELS
 from archsim.engine.transfer_kernels import own_calibration
 from archsim.iteration.machine import is_measured
 from archsim.laws import die, moe
+from archsim.laws.calibration_files import calibration_named
+from archsim.machine.system import SystemSpec
 from archsim.runs.prices import Coefficients
 from archsim.specs.assumptions import GATHERING
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import SUBSTITUTIONS, UncertaintySpec, load_widths
 from archsim.specs.unread import ROWS, Chosen
-from archsim.uncertainty.quantities import Distribution, Quantity
 
 VECTORS, PRODUCTS = (
     "kernels.vectors",

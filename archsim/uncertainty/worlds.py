@@ -15,13 +15,13 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.fields import Spec
+from archsim.base.uncertain import Quantity
+from archsim.base.verbs import caller_name
+from archsim.machine.system import SystemSpec
 from archsim.runs.run import Run
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import load_widths
-from archsim.uncertainty.quantities import Quantity
 from archsim.uncertainty.system_quantities import SystemQuantity, quantities_of
-from archsim.verbs import caller_name
 
 LEAST_SAMPLES = 16
 TRAFFIC = "traffic"  # name of the draw of which traffic runs, and its key

@@ -17,13 +17,13 @@ from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.iteration.constants import DECODE, PREFILL, Host, HostFile, host_of
 from archsim.iteration.times import IterationLaws
+from archsim.laws.calibration_files import calibration_named
 from archsim.serving.deployment import laws_of, with_host
 from archsim.serving.engine import ServingEngine
 from archsim.serving.kv_room import kv_blocks
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import Requests, lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, Served, simulate
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism
 from archsim.specs.library import load_model
 from measured_serving.recipes import captured_of, precision_of, scheduler_of, shares_of

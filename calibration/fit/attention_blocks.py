@@ -20,9 +20,9 @@ from scipy.optimize import nnls
 
 from archsim.base.units import NS_PER_US
 from archsim.iteration import attention_blocks
+from archsim.laws.calibration_files import read_calibration
 from archsim.laws.tables import BlockTable
-from archsim.specs.attention import AttentionKind, read_kind
-from archsim.specs.calibration_files import read_calibration
+from archsim.model.attention import AttentionKind, read_kind
 from calibration.fit.calibration_file import round_calibration, write_calibration
 from calibration.fit.gemm import quantiles
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archsim.base.errors import SpecError
+from archsim.laws.calibration_files import read_calibration
 from archsim.laws.tables import SECTIONS, CalibrationSpec
-from archsim.specs.calibration_files import read_calibration
 from calibration.fit import calibration_file, covered_tables
 from calibration.fit.fit import choose_gpu, fit_measurements
 from calibration.measurements.datasheets import Nominal, fitted_note

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base import files, yaml
+from archsim.laws.calibration_sections import NUMBERS, TABLES
 from archsim.laws.stored import STORED, digest, pack, save
 from archsim.laws.tables import SECTIONS, CalibrationSpec, TableOrigin
-from archsim.specs.calibration_sections import NUMBERS, TABLES
 from calibration.measurements.reading import CalibrationError
 
 YAML = (".yaml", ".yml")

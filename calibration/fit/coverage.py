@@ -35,8 +35,8 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.host import use_one_blas_thread
+from archsim.base.uncertain import Quantiles
 from archsim.specs.uncertainty import BY_QUANTILES, KINDS_OF_KERNELS
-from archsim.uncertainty.quantities import Quantiles
 from calibration.fit.residuals import KINDS, TableResiduals, residuals
 from calibration.fit.widths import DRAWS, bounds, levels_of, pool_residuals
 from calibration.measurements.reading import read_measurements

@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 
 from archsim.base.sums import sum
 from archsim.laws.mesh import COMBINE, DISPATCH, EndpointLaw, HopLatency, LawResiduals, LinkRate, quantities
-from archsim.specs.fabric_calibrations import FabricCalibration
+from archsim.machine.fabric_calibrations import FabricCalibration
 from calibration.measurements.mesh import BLACKHOLE, EVEN, MI300X, TPU7X, Case, Latency, Meshes, Rate
 
 FIXED, LINK = "fixed", "link"

@@ -14,6 +14,7 @@ import pandas as pd
 from archsim.base.units import NS_PER_S, NS_PER_US, WEIGHT_BYTES
 from archsim.iteration.attention_blocks import BLOCK
 from archsim.laws.attention import AttentionSizes, work_of
+from archsim.laws.calibration_files import find_calibration, read_calibration
 from archsim.laws.gemm import OUTPUT_BYTES
 from archsim.laws.laws import Laws
 from archsim.laws.moe import MoeSizes
@@ -27,7 +28,6 @@ from archsim.laws.tables import (
     ScaledSections,
     shape_of,
 )
-from archsim.specs.calibration_files import find_calibration, read_calibration
 from archsim.specs.uncertainty import WIDE_EP
 from calibration.fit import moe, segments, transfers
 from calibration.measurements.datasheets import DATASHEETS, peak_of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.uncertainty.quantities import KNOTS, Quantiles
+from archsim.base.uncertain import KNOTS, Quantiles
 from calibration.fit.residuals import TableResiduals
 
 DRAWS = 401  # quantiles of either level with which both are put together

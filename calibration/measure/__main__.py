@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from archsim.base.config_files import named_files
 from archsim.base.errors import ArchsimError
-from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
 from calibration.measure.backend import Backend
 from calibration.measure.points import PLANS

@@ -7,7 +7,7 @@ from itertools import product
 from types import MappingProxyType
 
 from archsim.base.units import WEIGHT_BYTES
-from archsim.specs.model import ModelSpec
+from archsim.model.spec import ModelSpec
 from calibration.measure.backend import Point
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

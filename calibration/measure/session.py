@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from archsim.base.files import write_text
-from archsim.specs.model import ModelSpec
+from archsim.model.spec import ModelSpec
 from calibration.measure.backend import Backend, MeasuredMachine, MeasureError, Point, PointError
 from calibration.measure.points import PLANS
 from calibration.measure.recording import Recording

@@ -18,8 +18,8 @@ import numpy as np
 
 from archsim.base.csv_lines import CsvLine, csv_rows
 from archsim.laws.mesh import COMBINE, DISPATCH, FULL, LINEAR, MESH, RING
-from archsim.workload.formats.source_destination import COLUMNS as MATRICES
-from archsim.workload.formats.source_destination import matrices_of
+from archsim.traffic.formats.source_destination import COLUMNS as MATRICES
+from archsim.traffic.formats.source_destination import matrices_of
 from calibration.measurements.reading import CalibrationError
 
 BLACKHOLE, TPU7X, MI300X = "blackhole", "tpu7x", "mi300x"

@@ -1,8 +1,7 @@
 """Which states does every block of a die pass through, and how long is each?
 
-Front: `block.TransitionTable`, `block.NextState`, `block.codes`, `request.State`, `request.Event`,
-    `global_cp.State`, `pdu.decide`, `atu.look_up`, `llc.holds`, `hbm.keep`, `table_sizes.TableDesign`,
-    `catalogue.TABLES`.
+Front: `block.TransitionTable`, `block.NextState`, `block.codes`, `request.State`, `request.Event`, `global_cp.State`,
+    `pdu.decide`, `atu.look_up`, `llc.holds`, `hbm.keep`, `table_sizes.TableDesign`, `catalogue.TABLES`.
 Units and errors: Latencies are ns, ports bits. A block that breaks the contract of tables is an `ArchsimError` with
     its state.
 Laws:

@@ -200,7 +200,7 @@ def fsm_ns(counts: DecisionWork, fsm) -> np.ndarray:
 
 
 def fsm_cycles(counts: DecisionWork, fsm) -> np.ndarray:
-    """float64[State]: cycles of the state machine's datapath (``archsim.specs.decision.FsmSpec``)."""
+    """float64[State]: cycles of the state machine's datapath (``archsim.machine.decision.FsmSpec``)."""
     cycles = np.zeros(len(State))
     if counts.demand_received:
         cycles[State.RECEIVE] = ceil(counts.dies * counts.experts / fsm.lanes)
@@ -252,7 +252,7 @@ def _evaluation_cycles(candidates, blocks, lanes, pipeline):
 
 
 def firmware_ns(counts: DecisionWork, firmware) -> np.ndarray:
-    """float64[State]: instructions of the program (``archsim.specs.decision.FirmwareSpec``), in ns."""
+    """float64[State]: instructions of the program (``archsim.machine.decision.FirmwareSpec``), in ns."""
     work = np.zeros(len(State))
     if counts.demand_received:
         work[State.RECEIVE] = counts.dies * counts.experts * firmware.per_table_entry
@@ -271,7 +271,7 @@ def firmware_ns(counts: DecisionWork, firmware) -> np.ndarray:
 
 def host_ns(counts: DecisionWork, host, decided_ns: float) -> np.ndarray:
     """float64[State]: the function's own time on a host and what crosses PCIe
-    (``archsim.specs.decision.HostSpec``).
+    (``archsim.machine.decision.HostSpec``).
 
     Once per MoE layer: the host notices the end of gating, reads demand and copies back, decides (``decided_ns``: time
     of the policy function, allocation and prediction), sends plan and bits, and launches.
@@ -308,7 +308,7 @@ def all_reduce_ns(n_bytes: float, dies: int, reach: Reach) -> float:
 
 def gpu_ns(counts: DecisionWork, gpu, reach: Reach) -> np.ndarray:
     """float64[State]: an all-reduce of the counts and one kernel, the same on every GPU
-    (``archsim.specs.decision.GpuSpec``). Nothing is sent back: each GPU knows the plan.
+    (``archsim.machine.decision.GpuSpec``). Nothing is sent back: each GPU knows the plan.
 
     Its operations are comparisons that sort and rank, evaluations of blocks, and those of a solver. A policy that needs
     no counts needs no kernel: the dispatch kernel looks up the home of an expert.
@@ -329,7 +329,7 @@ HOST_OPERATION_NS = 1.0
 
 def aside_ns(operations: int, statistics_bytes: int, dies: int, spec, reach: Reach) -> float:
     """Time of a decision that is taken beside the steps, from ``statistics_bytes`` of counts of every die: collect
-    them, decide. ``spec``: `archsim.specs.decision.DecisionSpec`.
+    them, decide. ``spec``: `archsim.machine.decision.DecisionSpec`.
     """
     if spec.executor == "gpu":
         gpu = spec.gpu

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.specs.model import SLICES
+from archsim.model.spec import SLICES
 from microarch.blocks import lru
 from microarch.blocks.block import PAPER, SIMULATOR, NextState, parameter
 from microarch.blocks.request import Event, State, Unit

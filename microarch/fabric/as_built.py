@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.specs.built import in_parts, named_dies
+from archsim.machine.built import in_parts, named_dies
 from microarch.fabric.channels import layers
 from microarch.fabric.fabric import Graph, Wiring, assemble, per_route
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from archsim.base.errors import ArchsimError
-from archsim.specs.model import SLICES
-from archsim.specs.system import SystemSpec
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import SLICES
 from microarch.blocks.request import Event, State
 from microarch.rtl import drive, missing
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from archsim.base.compiled import kernel
 from archsim.laws.wafer import SPEED_FRACTION
+from archsim.model.spec import SLICES
 from archsim.policies.allocation import NO_SPEEDS, Costs, Plan, StepView, knows_speeds, paper, slowness
 from archsim.policies.heatmap import hot_rows
 from archsim.policies.ported_heatmap import add_words
-from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block
 from microarch.blocks.global_cp import DecisionWork, State, fsm_ns, sorting_cycles

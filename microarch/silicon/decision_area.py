@@ -1,6 +1,6 @@
 """Silicon of a system's decision hardware: tables, Local CPs, a Global CP, and the logic that decides.
 
-It follows ``decision`` of the system (``archsim.specs.system``); the design of the paper's table II, with the clock that
+It follows ``decision`` of the system (``archsim.machine.system``); the design of the paper's table II, with the clock that
 its powers were fitted to, is ``microarch.blocks.table_sizes.TableDesign()``, apart, so that no configuration is compared
 with a row that does not describe it.
 
@@ -20,8 +20,8 @@ from typing import Any
 
 from archsim.base.sums import sum
 from archsim.laws.wafer import SPEED_BITS
-from archsim.specs.decision import DecisionSpec, FsmSpec
-from archsim.specs.system import SystemSpec
+from archsim.machine.decision import DecisionSpec, FsmSpec
+from archsim.machine.system import SystemSpec
 from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign, bits_to_count, tables_of
 from microarch.silicon.area import MW_PER_W, UM2_PER_MM2, W_PER_PJ_HZ, AreaAndPower, Part, core_cost, table_cost, total
 from microarch.silicon.technology import A72, A76, N5, PJ_PER_FJ, Coefficient, Technology

@@ -14,10 +14,10 @@ from archsim.laws.attention import (
     law_ns,
     work_of,
 )
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.tables import AttentionLaw, LawMissing
-from archsim.specs.calibration_files import calibration_named
 from calibration.fit.attention import fit_attention
 from calibration.measurements.reading import read_measurements
 

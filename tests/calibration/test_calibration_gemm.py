@@ -12,9 +12,9 @@ from support.examples import examples
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.evidence.products import expert_cases
+from archsim.laws.calibration_files import load_calibration
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, gemm_curve, gemm_times, law_ns, outside, table_times
 from archsim.laws.tables import GemmLaw, GemmTable
-from archsim.specs.calibration_files import load_calibration
 from calibration.fit.calibration_file import write_calibration
 from calibration.fit.fit import choose_gpu, fit_measurements
 from calibration.fit.gemm import fit_gemm

@@ -12,10 +12,10 @@ from archsim.evidence import products
 from archsim.evidence import products as validate
 from archsim.evidence.engine_layers import calibrations_shipped
 from archsim.laws import rank_load
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.moe import POINT, law_ns, named_of, time_of_load
 from archsim.laws.scaling import MeasuredLayer, Scale, pair_bytes, scaled_law, token_bytes
 from archsim.laws.tables import CalibrationSpec, MoeLaw, ReferenceRates
-from archsim.specs.calibration_files import calibration_named
 from calibration.fit import moe
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools

@@ -14,13 +14,13 @@ from archsim.base.validation import validate
 from archsim.base.yaml import Place, Tree
 from archsim.cli.main import main
 from archsim.evidence.engine_copies import copy_cases
+from archsim.laws.calibration_files import load_calibration
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
 from archsim.laws.host_path import path_of
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table
+from archsim.machine.system import D2DSpec, HbmSpec
 from archsim.runs.calibration_notes import GemmSource, calibration_notes
-from archsim.specs.calibration_files import load_calibration
-from archsim.specs.system import D2DSpec, HbmSpec
 from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
 from calibration.measurements.datasheets import DATASHEETS

@@ -15,12 +15,12 @@ from support.tables import table_of
 from archsim.base.units import DTYPES
 from archsim.cli.main import main
 from archsim.laws.attention import AttentionSizes, work_of
+from archsim.laws.calibration_files import load_calibration, read_calibration
 from archsim.laws.laws import Laws
 from archsim.laws.moe import MoeSizes, moe_ns
 from archsim.laws.rank_load import BY_CHANCE
 from archsim.laws.transfers import law_of
-from archsim.specs.calibration_files import load_calibration, read_calibration
-from archsim.specs.system import SystemSpec
+from archsim.machine.system import SystemSpec
 from calibration.fit.calibration_file import write_calibration
 from calibration.fit.moe import fit_moe
 from calibration.fit.quantisation import without_quantisation

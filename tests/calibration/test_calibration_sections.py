@@ -9,15 +9,15 @@ from support.examples import sampled
 from support.made_up_measurements import gemm, written
 
 import archsim as ar
+from archsim.base.config_files import shipped_configs
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.laws import stored
+from archsim.laws.calibration_files import calibration_digest, calibration_named, load_calibration, read_calibration
 from archsim.laws.laws import Laws
 from archsim.laws.moe import moe_ns
 from archsim.laws.scaling import KEYS, with_scaled
 from archsim.laws.whole_pairs import with_own_pairs
-from archsim.specs.calibration_files import calibration_digest, calibration_named, load_calibration, read_calibration
-from archsim.specs.config_files import shipped_configs
 from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.datasheets import DATASHEETS, SCALED
 

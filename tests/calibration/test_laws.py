@@ -11,14 +11,14 @@ from support.tables import table_of
 from archsim.base.errors import SpecError
 from archsim.base.units import VECTOR_BYTES
 from archsim.iteration.attention_blocks import block_times
+from archsim.laws.calibration_files import load_calibration
 from archsim.laws.gemm import Rates, law_ns
 from archsim.laws.laws import Laws, Times
 from archsim.laws.moe import MoeSizes, named_of, outside_ranks
 from archsim.laws.rank_load import rank_loads, routing_of
 from archsim.laws.tables import CalibrationSpec, LawMissing, ReferenceRates, TransferTable, shape_of
 from archsim.laws.transfers import PAYLOAD_OF, dispatches, law_of, payload_of, sent_bytes
-from archsim.specs.attention import read_kind
-from archsim.specs.calibration_files import load_calibration
+from archsim.model.attention import read_kind
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
 GPUS = [file.stem for file in SHIPPED]

@@ -13,8 +13,8 @@ import pytest
 from support.tiny import archsim, start, tiny_file
 
 from archsim.cli.main import main
-from archsim.report.units import RATE_UNITS, TIME_UNITS, with_unit
 from archsim.runs.traffic_notes import THREE_NUMBERS
+from archsim.show.units import RATE_UNITS, TIME_UNITS, with_unit
 
 FINITE = ["--set", "assumptions={set: published, capacity: finite}"]
 

@@ -19,17 +19,17 @@ from support.tiny import tiny_file
 
 import archsim.cli
 import archsim.cli.new
-from archsim import verbs
 from archsim.api import exploration_of, overridden
+from archsim.base import verbs
+from archsim.base.answer import Answer, Grid
 from archsim.base.code_digest import SHIPPED_FOR, code_is_for
 from archsim.base.files import write_text
 from archsim.cli import compile, printing
 from archsim.cli import compile as compiling
 from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
-from archsim.report.answer import Answer, Grid
-from archsim.report.units import BYTE_UNITS, SCALES, TIME_UNITS, with_unit
 from archsim.runs.plan import select
+from archsim.show.units import BYTE_UNITS, SCALES, TIME_UNITS, with_unit
 from archsim.specs.library import load_planned
 from archsim.specs.serving_files import load_serving
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from support.tiny import tiny_file
 from support.waiting import wait_for
 
-from archsim import verbs
+from archsim.base import verbs
 from archsim.base.code_digest import MachineCode
 from archsim.base.errors import spoken
 from archsim.cli import arguments, run

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from archsim.iteration.machine import rates_of
+from archsim.laws.calibration_files import calibration_named
 from archsim.runs.plan import prepare, select
 from archsim.runs.policy_notes import LUCK, policy_notes
 from archsim.runs.simulator import Simulator
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.library import load_experiment, load_planned
 
 TOY = {

@@ -26,13 +26,13 @@ from archsim.engine.flows.simulation import simulate_flows
 from archsim.engine.loop import Replay
 from archsim.engine.state import DATA_MESSAGES, REPLICAS, new_tally
 from archsim.engine.weight_moves import WeightMover, advance
+from archsim.model.attention import LayerSet
 from archsim.policies.placement import Placement, moves_between
 from archsim.policies.replication import LayerView, libra, lina, table_of_paths
-from archsim.specs.attention import LayerSet
+from archsim.questions.optimum_distances import Bounds, distances
 from archsim.specs.library import load_assumptions, load_experiment
 from archsim.specs.policies import PolicySpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.studies.optimum_distances import Bounds, distances
 
 
 def test_migrations_cost_what_the_assumption_says():

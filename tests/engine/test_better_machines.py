@@ -22,8 +22,8 @@ from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
 from archsim.engine.state import UNITS
+from archsim.model.attention import LayerSet
 from archsim.policies.allocation import Plan
-from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_assumptions, load_model, load_system
 from microarch.blocks.llc import streaming_geometry
 

@@ -26,13 +26,13 @@ from archsim.engine.decision import ALLOCATION, REPEATS, ChargedDecision, Charge
 from archsim.engine.execution import Order
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
+from archsim.machine.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
 from archsim.policies.allocation import NO_EFFORT, estimating, home, isca26, paper
 from archsim.policies.heatmap import TopPositive, copy_bits
 from archsim.policies.placement import Placement
 from archsim.policies.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
-from archsim.specs.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
 from archsim.specs.library import load_assumptions
-from archsim.workload.trace import StepTokens
+from archsim.traffic.trace import StepTokens
 from microarch.blocks import atu, global_cp
 from microarch.blocks.global_cp import DecisionWork, State
 from microarch.silicon.decision_area import decision_parts, design_of

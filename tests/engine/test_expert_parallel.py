@@ -27,6 +27,7 @@ from archsim.engine.execution import GemmTime
 from archsim.engine.expert_parallel import ExpertParallel
 from archsim.engine.state import UNITS
 from archsim.engine.weight_streaming import WeightStreaming
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import nodes_away
@@ -34,7 +35,6 @@ from archsim.policies.placement import Placement
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.specs.assumptions import ASSUMPTIONS
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from calibration.measurements.reading import read_measurements
 

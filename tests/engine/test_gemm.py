@@ -26,6 +26,7 @@ from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
 from archsim.evidence.engine_copies import COPY_SIZES, copy_cases
 from archsim.evidence.engine_experts import engine_cases
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.die import GroupedLaw, Kernels, Vectors, kernel_bounds
 from archsim.laws.gemm import ExpertGemm, Rates, gemm_times
 from archsim.laws.laws import Laws
@@ -33,15 +34,14 @@ from archsim.laws.moe import MoeSizes
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import law_of as fitted_law
 from archsim.laws.transfers import link_table
-from archsim.report.page import write_report
+from archsim.machine.copy_law import CopyLaw
+from archsim.machine.system import D2DSpec, HbmSpec, SystemSpec
 from archsim.runs.calibration_notes import GemmSource, calibration_notes
-from archsim.specs.calibration_files import calibration_named
-from archsim.specs.copy_law import CopyLaw
+from archsim.show.page import write_report
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.system import D2DSpec, HbmSpec, SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.traffic.synthetic import SyntheticTraffic
 from calibration.measurements.reading import Measurements, read_measurements
 
 H100 = calibration_named("h100")

@@ -30,11 +30,11 @@ from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
 from archsim.engine.transitions import Processor
-from archsim.specs.attention import LayerSet
-from archsim.specs.decision import FsmSpec, HostSpec
-from archsim.specs.fabric import EdgeSpec
+from archsim.machine.decision import FsmSpec, HostSpec
+from archsim.machine.fabric import EdgeSpec
+from archsim.model.attention import LayerSet
 from archsim.specs.library import load_assumptions
-from archsim.workload.trace import draw_requests
+from archsim.traffic.trace import draw_requests
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import global_cp, local_cp
 from microarch.blocks.request import Event, State

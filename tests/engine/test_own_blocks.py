@@ -9,9 +9,9 @@ from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
+from archsim.machine.blocks import BlockSpec
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
-from archsim.specs.blocks import BlockSpec
 from archsim.specs.library import load_assumptions, load_experiment
 from microarch.blocks.request import Event, State
 

@@ -17,7 +17,7 @@ from archsim.policies.registry import build_policy
 from archsim.specs.assumptions import published_utilisation
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload import Trace, open_trace
+from archsim.traffic import Trace, open_trace
 
 STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 INPUTS = {

@@ -51,21 +51,21 @@ from archsim.engine.moves import (
 from archsim.engine.pair_traffic import CLASSES, link_traffic, pair_bytes, send_statistics
 from archsim.engine.state import UNITS
 from archsim.engine.transfer_kernels import KERNELS, kernels_stand_in, name_kernels
+from archsim.laws.calibration_files import calibration_digest, calibration_named
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import nodes_away
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.policies.allocation import Plan
 from archsim.runs.measures.units import MOST_DIES, measure_links, measure_pairs
 from archsim.runs.policy_notes import policy_notes
-from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
+from archsim.traffic.step_demand import StepDemand, TokenRouting
 from archsim.uncertainty.system_quantities import quantities_of, ranges_of
-from archsim.workload.step_demand import StepDemand, TokenRouting
 from microarch.fabric.fabric import LinkClass, with_ports
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.fabric.topology import build_topology

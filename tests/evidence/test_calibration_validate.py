@@ -10,22 +10,22 @@ from support.examples import sampled
 from support.made_up_layers import layers as made_up
 from support.made_up_measurements import SHAPES, gemm, written
 
+from archsim.base.case import Case, errors, frame_of
+from archsim.base.uncertain import KNOTS, Quantiles
 from archsim.base.validation import validate as yaml_validate
 from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
 from archsim.evidence import products as validate
-from archsim.evidence.audit import audit, page_of
-from archsim.evidence.case import Case, errors, frame_of
 from archsim.evidence.choosing import choice_notes
 from archsim.evidence.cluster_cases import transfer_cases
 from archsim.evidence.engine_layers import calibrations_shipped
 from archsim.evidence.page import Evidence
 from archsim.evidence.products import AIM, AIM_OF, layer_groups
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
 from archsim.laws.transfers import nodes_away
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
-from archsim.uncertainty.quantities import KNOTS, Quantiles
+from calibration.fit.audit import audit, page_of
 from calibration.fit.coverage import BEGIN, END, LEVELS, by_way, coverage_of, with_table, with_widths
 from calibration.fit.isolated import apart, spread_of
 from calibration.fit.moe import fit_moe
@@ -407,7 +407,7 @@ def test_a_page_keeps_what_is_around_its_table():
 
 
 def load_file():
-    from archsim.specs.config_files import search_folders
+    from archsim.base.config_files import search_folders
 
     return search_folders("uncertainty", None)[0] / "widths.yaml"
 

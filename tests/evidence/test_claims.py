@@ -10,12 +10,12 @@ import yaml
 from support.papers import small
 
 import archsim as ar
+from archsim.base.config_files import shipped_configs
 from archsim.base.errors import SpecError
-from archsim.evidence import claims_page
+from archsim.evidence import claim_tables, claims_page
 from archsim.evidence.claims import code_of, judge_paper, judge_recorded
 from archsim.evidence.judged_claims import JudgedClaim, judged_signs, value_of
 from archsim.runs.sweep import Unwatched
-from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_model, load_planned
 from archsim.specs.papers import (
     NO_ROOM,
@@ -29,10 +29,9 @@ from archsim.specs.papers import (
     recorded_values,
 )
 from archsim.specs.serving_files import load_serving
-from archsim.studies import claim_tables
-from archsim.workload import statistics
-from archsim.workload.subjects import collect, traffic_of
-from archsim.workload.traffic_presets import load_traffic, of_layers
+from archsim.traffic import statistics
+from archsim.traffic.subjects import collect, traffic_of
+from archsim.traffic.traffic_presets import load_traffic, of_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = paper_names()
@@ -466,7 +465,7 @@ def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path
 
 
 def test_rows_of_a_function_are_claims_as_well(tmp_path):
-    table = {"function": "archsim.studies.claim_tables:constants", "given": {"a": 2.0}}
+    table = {"function": "archsim.evidence.claim_tables:constants", "given": {"a": 2.0}}
     claim = {"what": "a", "run": "one", "quantity": "a", "unit": "", "within": 0, "guess": 1}
     paper = small() | {"runs": {"one": {"table": table}}, "rules": [], "answers": []}
     paper["claims"] = [claim | {"rows": [{"id": "h001", "published": 2.0}]}]

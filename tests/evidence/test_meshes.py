@@ -11,7 +11,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.laws.mesh import COMBINE, DISPATCH, EndpointLaw, LinkRate, link_loads, quantities
-from archsim.specs.fabric_calibrations import fabric_calibration, shipped_fabrics
+from archsim.machine.fabric_calibrations import fabric_calibration, shipped_fabrics
 from calibration.measurements.mesh import even
 
 MEASURED = shared_path() / "data" / "mesh_measured"

@@ -18,11 +18,11 @@ from support.tables import read_beside
 from support.torch_files import save_pt
 from support.trace_files import TOY, json_request, save_npz, toy_requests
 
+from archsim.base.config_files import shipped_configs
 from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml, read_yaml
-from archsim.models.config_json import import_config
-from archsim.models.config_keys import class_defaults, squeeze_name
-from archsim.specs.config_files import shipped_configs
+from archsim.model.config_json import import_config
+from archsim.model.config_keys import class_defaults, squeeze_name
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MODEL_TESTS = Path(__file__).resolve().parents[1] / "models" / "test_config_json.py"

@@ -11,12 +11,12 @@ from archsim.base.errors import SpecError
 from archsim.iteration.attention import DECODE, PHASES, PREFILL
 from archsim.iteration.layers import count_operators, program
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.laws import Laws
-from archsim.specs.attention import KINDS, read_kind
-from archsim.specs.calibration_files import calibration_named
+from archsim.model.attention import KINDS, read_kind
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model
-from archsim.specs.model import ModelSpec
 from calibration.fit.attention_blocks import model_of
 
 INDEXER = {"index_heads": 64, "index_head_dim": 128, "index_topk": 2048}

@@ -6,21 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
+from archsim.base.config_files import named_files
 from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.engine.moves import Sizes, VectorBytes
 from archsim.iteration.machine import calibration_on, is_measured, rates_of
 from archsim.iteration.run_iteration import rates_of as rates_of_dies
 from archsim.iteration.times import Batches, iteration_laws, iteration_times
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.laws import Laws
 from archsim.laws.scaling import at_rates
 from archsim.laws.tables import CalibrationSpec
 from archsim.laws.transfers import read_share
-from archsim.specs.calibration_files import calibration_named
-from archsim.specs.config_files import named_files
+from archsim.machine.system import SystemSpec
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.library import load_model, load_system
-from archsim.specs.system import SystemSpec
 
 MEASURED = (
     "a100_cluster", "b200_node", "b300_node", "gb200_nvl72", "gb300_nvl72", "h100_cluster", "h200_node", "h20_cluster",

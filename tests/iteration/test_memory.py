@@ -20,6 +20,8 @@ from archsim.iteration.layers import LayerProduct, program
 from archsim.iteration.memory import KV, fit_of, memory_fit
 from archsim.iteration.misfit import levers, refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYTES, EXPERTS, SAMPLED_BYTES, SHARED
+from archsim.laws.calibration_files import calibration_named
+from archsim.model.spec import ModelSpec
 from archsim.policies.registry import place_experts
 from archsim.runs.feasibility import MemoryUse, uncounted_notes
 from archsim.runs.notes import memory_notes
@@ -27,7 +29,6 @@ from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import engine_of
 from archsim.serving.kv_room import kept, kv_blocks, kv_room
 from archsim.serving.simulate import Scheduler
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import (
     BF16,
     AttentionRanks,
@@ -38,7 +39,6 @@ from archsim.specs.deployment import (
     PrecisionSpec,
 )
 from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving

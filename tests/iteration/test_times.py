@@ -17,22 +17,22 @@ from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLaye
 from archsim.iteration.run_iteration import laws_of
 from archsim.iteration.stand_ins import with_stand_ins
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.gemm import Rates, scale_to
 from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE
+from archsim.machine.system import SystemSpec
+from archsim.model.attention import LayerSet
+from archsim.model.spec import ModelSpec
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.deployment import laws_of as laws_of_engine
 from archsim.serving.file_engines import engine_of
 from archsim.serving.serving import serve
 from archsim.serving.simulate import Scheduler
-from archsim.specs.attention import LayerSet
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import ALONE, Parallelism, Precision
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
-from archsim.specs.model import ModelSpec
 from archsim.specs.serving_files import load_serving
-from archsim.specs.system import SystemSpec
 
 FP8 = Precision("fp8_block", "bf16", "fp8", "fp8_block")
 EIGHT = Parallelism(tp=8, ep=8)

@@ -11,9 +11,8 @@ from support.tiny import archsim, tiny_file
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.specs.decision import DecisionSpec
+from archsim.machine.decision import DecisionSpec
 from archsim.specs.library import load_experiment, load_model, load_system
-from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import (
     Storage,
     TableDesign,
@@ -32,6 +31,7 @@ from microarch.silicon.published_area import (
     explanation,
     published_row,
 )
+from microarch.silicon.table_designs import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.silicon.technology import A72, A76, CLOCK, N5, SCALED, TECHNOLOGIES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,8 @@ from archsim.engine.interpreted.interpreter import walk
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.machine import build_machine
-from archsim.report.blocks import DIAGRAMS, diagram_of
-from archsim.report.state_diagram import state_diagram
+from archsim.show.blocks import DIAGRAMS, diagram_of
+from archsim.show.state_diagram import state_diagram
 from archsim.specs.library import load_assumptions, load_model, load_system
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, link, llc

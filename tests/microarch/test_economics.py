@@ -18,13 +18,13 @@ import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.evidence.power import gpu_power_w, power_cases
-from archsim.report.units import estimate_texts
+from archsim.machine.made import MadeSpec
 from archsim.runs.clocks import DieLoad, PowerLimits, heat_with
 from archsim.runs.energy import Activity, activity_of, energy_of, full_load_blocks_w, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.runs.prices import Coefficients, build_costs
+from archsim.show.units import estimate_texts
 from archsim.specs.library import load_experiment, load_system
-from archsim.specs.made import MadeSpec
 from calibration.measurements.reading import Measurements
 from microarch.silicon.cost import (
     CARRIER_MM2,

@@ -12,6 +12,7 @@ from support.small_runs import DOJO_COSTS, step_view
 
 from archsim import balancers
 from archsim.base.compiled import GOLDEN, mix_bits
+from archsim.machine.decision import FirmwareSpec, FsmSpec
 from archsim.policies import allocation
 from archsim.policies.allocation import NO_ORIGINS, Costs, StepView, home, plan_of
 from archsim.policies.copy_aware import copy_aware
@@ -19,7 +20,6 @@ from archsim.policies.lina import uniform_split
 from archsim.policies.linear_programme import lp
 from archsim.policies.placement import linear
 from archsim.policies.prediction import rates
-from archsim.specs.decision import FirmwareSpec, FsmSpec
 from archsim.specs.policies import PolicySpec
 from microarch.blocks.global_cp import DecisionWork, State, firmware_ns, fsm_ns
 from microarch.fabric.grid import build_mesh

@@ -12,9 +12,9 @@ from support.tables import table_of
 from support.vectors import FOLDER, vectors
 
 from archsim import balancers
+from archsim.model.spec import SLICES
 from archsim.policies.allocation import StepView, paper
 from archsim.policies.heatmap import TopPositive, copy_bits
-from archsim.specs.model import SLICES
 from microarch.fabric.grid import build_mesh
 
 

@@ -17,7 +17,7 @@ from archsim.policies.placement import Placement, moves_between
 from archsim.policies.registry import build_policy, place_experts
 from archsim.runs.plan import prepare
 from archsim.specs.library import load_assumptions
-from archsim.workload.placements import ENGINES, PhysicalMap, write_placement
+from archsim.traffic.placements import ENGINES, PhysicalMap, write_placement
 from microarch.fabric.grid import build_mesh
 
 MESH = build_mesh(3, 2)

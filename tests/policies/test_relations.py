@@ -21,8 +21,8 @@ from archsim.policies.task_placement import place
 from archsim.policies.waterfill import sent_pairs, waterfill_rule
 from archsim.specs.library import load_assumptions
 from archsim.specs.policies import NEUTRAL, PolicySpec
-from archsim.workload import statistics
-from archsim.workload.statistics import loads_of
+from archsim.traffic import statistics
+from archsim.traffic.statistics import loads_of
 
 FOUR = np.full(4, 10)
 SLOTS = np.array([2, 2])

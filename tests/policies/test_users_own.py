@@ -17,8 +17,8 @@ from archsim.engine.decision import ALLOCATION, ASIDE
 from archsim.policies.allocation import NO_EFFORT, Effort, Plan, home
 from archsim.policies.rebalancing import Rebalanced
 from archsim.policies.replication import Replicas
-from archsim.report import slower
 from archsim.runs.policy_notes import policy_notes
+from archsim.show import slower
 from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PolicySpec
 

@@ -23,22 +23,22 @@ from support.torch_files import zip_pt
 from support.trace_files import TOY
 
 import archsim as ar
+from archsim.base.config_files import shipped_configs
 from archsim.base.errors import ArchsimError
 from archsim.base.quantities import DIMENSIONS, parse_quantity
 from archsim.base.validation import validate
 from archsim.base.yaml import parse_yaml
+from archsim.machine.system import SystemSpec
+from archsim.model.attention import read_kind
+from archsim.serving.answers.question import asked_of
 from archsim.serving.requests import read_requests
 from archsim.serving.serving import deploy
-from archsim.specs.attention import read_kind
-from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_experiment, load_exploration, load_planned
 from archsim.specs.papers import load_paper
 from archsim.specs.serving_files import load_serving
-from archsim.specs.system import SystemSpec
-from archsim.studies.serving.question import asked_of
-from archsim.workload.formats.load_files import read_loads
-from archsim.workload.formats.readers import open_trace
-from archsim.workload.placements import PhysicalMap, read_placement, sglang_default, write_placement
+from archsim.traffic.formats.load_files import read_loads
+from archsim.traffic.formats.readers import open_trace
+from archsim.traffic.placements import PhysicalMap, read_placement, sglang_default, write_placement
 
 HERE = Path(__file__).parent
 TABLES = {

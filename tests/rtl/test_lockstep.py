@@ -15,8 +15,8 @@ from support.tiny import TINY
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.interpreted.engine import InterpretedEngine
-from archsim.specs.attention import LayerSet
-from archsim.specs.decision import FsmSpec
+from archsim.machine.decision import FsmSpec
+from archsim.model.attention import LayerSet
 from archsim.specs.library import load_assumptions
 from microarch.blocks.global_cp import State
 from microarch.rtl import drive, pdu

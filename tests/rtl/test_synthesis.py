@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from archsim.cli.main import main
-from archsim.specs.decision import FsmSpec
+from archsim.machine.decision import FsmSpec
 from microarch.silicon.liberty import Surface, find_libraries, parse, read_libraries
 from microarch.silicon.synthesis import RESULTS, read_result
 from microarch.silicon.synthesised_area import NEAR, STATE_MACHINE, side_by_side

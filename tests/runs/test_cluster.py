@@ -137,8 +137,8 @@ def test_every_heavy_command_gives_the_same_files_on_a_cluster(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     for name, given in FILES.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(given))))
-    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
-    monkeypatch.setattr("archsim.studies.serving.highest_rate.SUSTAINED", 0)
+    monkeypatch.setattr("archsim.serving.answers.question.MOST_REQUESTS", 400)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.SUSTAINED", 0)
     asked = []
     done = executor.cluster.simulate_on_cluster
     monkeypatch.setattr(executor.cluster, "simulate_on_cluster", lambda *given: asked.append(given) or done(*given))

@@ -8,7 +8,7 @@ from support.tiny import TINY
 from archsim import run as run_once
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
-from archsim.report.maps import MappedRun, die_map
+from archsim.machine.system import PowerSpec
 from archsim.runs.choice import choose
 from archsim.runs.clocks import PowerLimits, full_load, loads_of
 from archsim.runs.energy import activity_of, energy_of, full_load_w
@@ -16,8 +16,8 @@ from archsim.runs.notes import limit_notes
 from archsim.runs.plan import select
 from archsim.runs.prices import build_costs
 from archsim.runs.simulator import Simulator
+from archsim.show.maps import MappedRun, die_map
 from archsim.specs.library import load_experiment, load_system
-from archsim.specs.system import PowerSpec
 
 FILE = (
     TINY.replace("hidden: 512", "hidden: 4096")

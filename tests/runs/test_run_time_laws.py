@@ -14,8 +14,8 @@ from archsim.runs.notes import law_notes
 from archsim.runs.physical_laws import REFUSE, SWITCH, LawBroken, broken_laws, find_broken
 from archsim.runs.run import Workspace
 from archsim.runs.simulator import Simulator
+from archsim.serving.answers.runs import serve_plan
 from archsim.serving.physical_laws import broken_laws as of_served
-from archsim.studies.serving.runs import serve_plan
 
 EACH = 20  # experiments of a case
 

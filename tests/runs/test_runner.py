@@ -39,12 +39,12 @@ from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload import demand_cache, generative
-from archsim.workload import trace as trace_module
-from archsim.workload.generative import GenerativeTraffic
-from archsim.workload.subjects import SeveralSubjects, SubjectTraffic, traffic_of
-from archsim.workload.synthetic import SyntheticTraffic
-from archsim.workload.traffic_presets import generated_traffic, load_traffic
+from archsim.traffic import demand_cache, generative
+from archsim.traffic import trace as trace_module
+from archsim.traffic.generative import GenerativeTraffic
+from archsim.traffic.subjects import SeveralSubjects, SubjectTraffic, traffic_of
+from archsim.traffic.synthetic import SyntheticTraffic
+from archsim.traffic.traffic_presets import generated_traffic, load_traffic
 
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
 
@@ -488,7 +488,7 @@ def test_a_large_trace_is_read_once(tmp_path, monkeypatch):
     the cache.
     """
     from archsim.runs.simulator import Simulator
-    from archsim.workload.formats import readers
+    from archsim.traffic.formats import readers
 
     monkeypatch.setattr(readers, "CACHED_BYTES", 0)
     path = recorded(tmp_path)
@@ -505,7 +505,7 @@ def test_a_large_trace_is_read_once(tmp_path, monkeypatch):
         monkeypatch.setattr(readers, name, read_again)
     again = prepare(experiment)
     assert again.runs[0].key == first.runs[0].key
-    monkeypatch.setattr("archsim.workload.formats.readers.open_trace", read_again)
+    monkeypatch.setattr("archsim.traffic.formats.readers.open_trace", read_again)
     assert Simulator().record(again.runs[0])["run"] == first.runs[0].key  # as in a worker, which has no open trace
     os.utime(path, (1e9, 1e9 + 1))
     with pytest.raises(AssertionError, match="digested again"):
@@ -513,7 +513,7 @@ def test_a_large_trace_is_read_once(tmp_path, monkeypatch):
 
 
 def test_a_trace_that_was_just_written_is_not_told_by_its_time(tmp_path, monkeypatch):
-    from archsim.workload.formats import readers
+    from archsim.traffic.formats import readers
 
     monkeypatch.setattr(readers, "CACHED_BYTES", 0)
     experiment = tiny(tmp_path, f"workload.trace={recorded(tmp_path)}", "workload.batch=2", "policies=[base]")

@@ -465,7 +465,7 @@ def test_an_analytical_sweep_carries_a_sample_of_the_event_engine(tmp_path):
 
 @pytest.mark.nightly
 def test_the_shipped_design_space_has_ten_thousand_points():
-    from archsim.specs.config_files import shipped_configs
+    from archsim.base.config_files import shipped_configs
 
     plan = load_planned(shipped_configs() / "design_space.yaml")
     selection = select(plan)

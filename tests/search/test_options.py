@@ -13,7 +13,7 @@ import archsim as ar
 from archsim.api import EXAMPLE
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.report.units import times_text
+from archsim.questions.machine_price import price_machine
 from archsim.search.beside import deployment_on
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import MOVED, moved_limits, pair_sentence, short
@@ -21,11 +21,11 @@ from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.worlds import off_of
+from archsim.serving.answers.sure import ServedOption
+from archsim.show.units import times_text
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
-from archsim.studies.machine_price import price_machine
-from archsim.studies.serving.sure import ServedOption
 from archsim.uncertainty.estimate import interval
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]

@@ -174,7 +174,7 @@ def test_files_are_checked(capsys):
 
 def test_tokens_are_drawn_anew_when_their_file_changes(tmp_path):
     from archsim.serving.expert_groups import pool_of
-    from archsim.workload.traffic_presets import traffic_file
+    from archsim.traffic.traffic_presets import traffic_file
 
     shipped = traffic_file("deepseek-v3")
     mine = tmp_path / shipped.name

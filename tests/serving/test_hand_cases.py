@@ -13,6 +13,7 @@ from archsim.iteration.collectives import gathered_ns
 from archsim.iteration.layers import EXPERTS, PROJECTIONS
 from archsim.iteration.times import batches_of, iteration_times
 from archsim.laws.laws import Laws
+from archsim.serving.answers.runs import serve_plan
 from archsim.serving.clock import OCTAVE
 from archsim.serving.deployment import laws_of, offloaded_ns, pipeline_of
 from archsim.serving.engine import missing_of
@@ -28,7 +29,6 @@ from archsim.serving.tabulated import LOCAL
 from archsim.specs.library import load_model
 from archsim.specs.papers import load_paper
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.runs import serve_plan
 
 BLOCK = 16
 VLLM = Scheduler("vllm_v1", 8, 1024, block_tokens=BLOCK)

@@ -16,6 +16,7 @@ from archsim.iteration.experts import ByChance
 from archsim.iteration.layers import EXPERTS
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
 from archsim.iteration.stand_ins import NEAR, ONE_SHOT, with_stand_ins
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.dominated import dominated_in
 from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
@@ -29,7 +30,6 @@ from archsim.serving.groups import SELDOM, ExpertGroup
 from archsim.serving.requests import without_hashes, without_too_long
 from archsim.serving.serving import deploy, serve
 from archsim.serving.simulate import Scheduler, _put, simulate
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.library import load_experiment, load_model
 from archsim.specs.serving_files import load_serving

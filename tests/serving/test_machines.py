@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.examples import sampled
 
+from archsim.base.config_files import search_folders
 from archsim.base.yaml import read_yaml
 from archsim.iteration.constants import engines, host_of
 from archsim.iteration.layers import ALL_REDUCE, CAUSES
@@ -14,6 +15,8 @@ from archsim.iteration.machine import has_measured_links, scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
+from archsim.serving.answers import search as searching
+from archsim.serving.answers.configuration import with_choice
 from archsim.serving.clocks import full_clock_note
 from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
@@ -21,11 +24,8 @@ from archsim.serving.outcome import measured_residual
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.serving import check_serving, deploy, serve
 from archsim.serving.simulate import Scheduler
-from archsim.specs.config_files import search_folders
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving import search as searching
-from archsim.studies.serving.configuration import with_choice
 
 FP8 = {"products": "fp8_block", "experts": "fp8_block", "kv": "bf16"}
 

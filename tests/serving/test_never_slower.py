@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.examples import examples, sampled
 
+from archsim.base.config_files import search_folders
 from archsim.base.errors import ArchsimError
 from archsim.iteration.constants import engines
 from archsim.iteration.machine import calibration_on
@@ -13,7 +14,6 @@ from archsim.laws.scaling import HOPS
 from archsim.laws.transfers import law_of
 from archsim.serving.clock import HOST_CAPTURED
 from archsim.serving.serving import deploy, serve
-from archsim.specs.config_files import search_folders
 from archsim.specs.library import load_system
 from archsim.specs.serving_files import load_serving
 

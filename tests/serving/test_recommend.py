@@ -33,28 +33,28 @@ from archsim.iteration.layers import (
     program,
     row_flop,
 )
+from archsim.laws.calibration_files import calibration_named
 from archsim.runs.executor import do_all
 from archsim.runs.run import Workspace
+from archsim.serving.answers.chances import Factors, drawn_rates
+from archsim.serving.answers.configuration import Configuration, with_choice
+from archsim.serving.answers.engines import SharedEngines
+from archsim.serving.answers.highest_rate import Curve
+from archsim.serving.answers.kubernetes import llm_d_values, manifests
+from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
+from archsim.serving.answers.race import Race, Tried
+from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
+from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
+from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
 from archsim.serving.power import activity, energy
 from archsim.serving.records import ITERATION, TOTALS
 from archsim.serving.serving import check_serving
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.chances import Factors, drawn_rates
-from archsim.studies.serving.configuration import Configuration, with_choice
-from archsim.studies.serving.engines import SharedEngines
-from archsim.studies.serving.highest_rate import Curve
-from archsim.studies.serving.kubernetes import llm_d_values, manifests
-from archsim.studies.serving.question import MOST_DEVICES, asked_of, kinds_of
-from archsim.studies.serving.race import Race, Tried
-from archsim.studies.serving.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
-from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
-from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
 
 def curve_of(*tpots_ms):
@@ -83,13 +83,13 @@ def test_a_system_that_takes_twice_as_long_serves_half_of_the_rate_of_half_the_l
     curve = curve_of([20] * 10, [25] * 10, [40] * 10, [60] * 10)
     tried = SimpleNamespace(kind=0, choice=Configuration(ParallelSpec(), 1, 64, 4096))
     monkeypatch.setattr(
-        "archsim.studies.serving.chances.factors_of",
+        "archsim.serving.answers.chances.factors_of",
         lambda kind, choice: Factors((0.0, float(np.log(2))), (0.0, 0.0), 4),
     )
     slow = drawn_rates([KIND], [tried], [curve])
     assert np.allclose(slow, curve.highest(np.array([np.inf, 25e6, np.inf])) / 2)
     monkeypatch.setattr(
-        "archsim.studies.serving.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.0, 0.0), 4)
+        "archsim.serving.answers.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.0, 0.0), 4)
     )
     assert np.allclose(drawn_rates([KIND], [tried], [curve]), curve.highest(LIMITS))
 
@@ -98,12 +98,12 @@ def test_errors_of_a_cell_of_one_group_move_all_of_its_sizes_together(monkeypatc
     curve = curve_of(*([10 * at] * 10 for at in range(1, 9)))
     sizes = [SimpleNamespace(kind=0, choice=Configuration(ParallelSpec(), 1, seqs, 4096)) for seqs in (32, 64)]
     monkeypatch.setattr(
-        "archsim.studies.serving.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 1)
+        "archsim.serving.answers.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 1)
     )
     together = drawn_rates([KIND], sizes, [curve, curve])
     assert np.array_equal(together[0], together[1])
     monkeypatch.setattr(
-        "archsim.studies.serving.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 100)
+        "archsim.serving.answers.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 100)
     )
     apart = drawn_rates([KIND], sizes, [curve, curve])
     assert np.corrcoef(apart)[0, 1] < 0.2
@@ -325,7 +325,7 @@ def test_too_few_gpus_for_a_rate_are_refused_with_the_number_that_answers_it():
 
 
 def test_more_engines_at_a_rate_each_have_the_times_of_one(monkeypatch):
-    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 300)
+    monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 300)
     kind = kinds_of(asked := asked_of("llama-3.1-8b", ["h200:8"], tpot="50ms", engines=["vllm"]))[0]
     race, seen = Race(asked, [kind], requests_of(kind.serving)), []
     for number in (1, 8):
@@ -370,7 +370,7 @@ def found(tmp_path_factory):
     lines = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("archsim.cli.printing.print_json", lines.append)
-        patch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 800)
+        patch.setattr("archsim.serving.answers.question.MOST_REQUESTS", 800)
         assert main([*words.split(), "--out", str(out / "files")]) == 0
     return lines[0], out / "files"
 
@@ -451,8 +451,8 @@ SEARCHED = {
 
 def few(monkeypatch):
     """Highest rates are found with few requests."""
-    monkeypatch.setattr("archsim.studies.serving.highest_rate.SUSTAINED", 0)
-    monkeypatch.setattr("archsim.studies.serving.highest_rate.ENOUGH", 20)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.SUSTAINED", 0)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.ENOUGH", 20)
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
 
 
@@ -468,7 +468,7 @@ def test_a_search_of_two_processes_finds_what_one_finds(tmp_path, monkeypatch):
 
 def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
     """A second time nothing is served, neither configurations nor rates."""
-    from archsim.studies.serving import search as searching
+    from archsim.serving.answers import search as searching
 
     few(monkeypatch)
     monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
@@ -484,13 +484,13 @@ def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
     assert len(served) == 1
     whole = search(serving, folder=tmp_path)
     assert len(whole) == len(served) == 2
-    monkeypatch.setattr("archsim.studies.serving.highest_rate.highest_rate", lambda *given: pytest.fail("is kept"))
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.highest_rate", lambda *given: pytest.fail("is kept"))
     assert search(serving, folder=tmp_path, jobs=1) == whole and len(served) == 2
 
 
 def test_a_search_that_is_ended_does_not_look_complete(tmp_path, monkeypatch, capsys):
     """It has no answer and no page, and says how it goes on; the same command then leaves nothing partial."""
-    from archsim.studies.serving import search as searching
+    from archsim.serving.answers import search as searching
 
     few(monkeypatch)
     file = tmp_path / "searched.yaml"
@@ -517,7 +517,7 @@ def test_a_search_that_is_ended_does_not_look_complete(tmp_path, monkeypatch, ca
 
 
 def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
-    from archsim.studies.serving import search as searching
+    from archsim.serving.answers import search as searching
 
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache, in which the second would find them
     monkeypatch.setattr(searching, "RATED", 0)
@@ -544,7 +544,7 @@ def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
 
 
 def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
-    from archsim.studies.serving.highest_rate import lower_until_fits
+    from archsim.serving.answers.highest_rate import lower_until_fits
 
     asked = []
 
@@ -656,11 +656,11 @@ def test_a_question_with_drafts_stages_and_context_has_kinds_that_start_so():
 
 def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_path, monkeypatch):
     """The same folder then has the answer of a race that nobody ended, and only what was missing is served."""
-    from archsim.studies.serving import race
+    from archsim.serving.answers import race
 
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
-    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 100)
-    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 100)
+    monkeypatch.setattr("archsim.serving.answers.question.MOST_REQUESTS", 100)
+    monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 100)
     monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
     done, simulate, ends = [], race.PartOfRace.simulate, [True]
@@ -687,7 +687,7 @@ def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_pa
 
 
 def test_a_race_shows_where_the_program_failed():
-    from archsim.studies.serving.race import PartOfRace, Rounds, Tried
+    from archsim.serving.answers.race import PartOfRace, Rounds, Tried
 
     def broken(part, engines):
         return 1 / 0
@@ -699,7 +699,7 @@ def test_a_race_shows_where_the_program_failed():
 
 def test_what_a_search_varies_is_in_the_keys_of_its_parts():
     """Estimates, tables and the limits that are tried depend on it, so what was kept holds for it alone."""
-    from archsim.studies.serving.race import PartOfRace, Tried, find_limits
+    from archsim.serving.answers.race import PartOfRace, Tried, find_limits
 
     keys = []
     for change in ({}, {"max_num_seqs": [8, 16]}, {"max_num_batched_tokens": [256, 512]}, {"decode_max_num_seqs": [4]}):
@@ -731,8 +731,8 @@ def small(monkeypatch, *words):
     """The answer of one small question, as ``--json`` prints it."""
     lines = []
     monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
-    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
-    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 400)
+    monkeypatch.setattr("archsim.serving.answers.question.MOST_REQUESTS", 400)
+    monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 400)
     asked = "recommend qwen3-30b-a3b --ttft 2s --tpot 30ms --engine sglang --precision fp8 --jobs 1 --json"
     assert main([*asked.split(), *words]) == 0
     return lines[0]

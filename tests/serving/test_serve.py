@@ -14,15 +14,15 @@ from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.evidence.serving.calibrate import MOST_SIMULATIONS
 from archsim.iteration.times import batches_of, iteration_times
+from archsim.serving.answers.configuration import Configuration
+from archsim.serving.answers.results import EqualConfigurations, best_sentences, equal_groups, on_front, table_of
+from archsim.serving.answers.runs import serve_plan
+from archsim.serving.answers.search import search
 from archsim.serving.file_engines import host_for
 from archsim.serving.measures import measure, times_ns
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
 from archsim.specs.unread import keys_of
-from archsim.studies.serving.configuration import Configuration
-from archsim.studies.serving.results import EqualConfigurations, best_sentences, equal_groups, on_front, table_of
-from archsim.studies.serving.runs import serve_plan
-from archsim.studies.serving.search import search
 
 FILE = {
     "system": "h200_node",
@@ -255,8 +255,8 @@ def test_a_search_refuses_pools_apart():
 def few_requests(monkeypatch):
     """A highest rate is held to few requests: `test_the_highest_rate_is_within_the_limits` has as many as users get."""
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 200)
-    monkeypatch.setattr("archsim.studies.serving.highest_rate.ENOUGH", 200)
-    monkeypatch.setattr("archsim.studies.serving.highest_rate.SUSTAINED", 400)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.ENOUGH", 200)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.SUSTAINED", 400)
 
 
 @pytest.mark.nightly
@@ -293,7 +293,7 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     assert best.startswith("Serve qwen3-30b-a3b with ") and " engines on 2 devices (2 x TP 1)" in best
     assert f": it answers up to {found[0].highest_rate:.0f} requests per second (" in best
     assert ", of which 90\xa0% stay within TTFT 2 s and TPOT 50 ms." in best
-    monkeypatch.setattr("archsim.studies.serving.search.search", lambda *given, **more: found)  # once is enough
+    monkeypatch.setattr("archsim.serving.answers.search.search", lambda *given, **more: found)  # once is enough
     assert main(["serve", str(file), "--search"]) == 0
     said = capsys.readouterr().out
     assert said.count(f"{found[0].highest_rate:,.2f}") > 1, "in the table, too"
@@ -326,10 +326,10 @@ def test_the_shipped_example_is_read():
 
 
 def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
+    from archsim.serving.answers.highest_rate import CLOSE, SUSTAINED, WITHIN, highest_rate
     from archsim.serving.file_requests import requests_of
     from archsim.serving.requests import scale_rate
     from archsim.serving.serving import deploy, serve_requests
-    from archsim.studies.serving.highest_rate import CLOSE, SUSTAINED, WITHIN, highest_rate
 
     drawn = {"arrivals": {"rate": "4/s"}, "input": {"fixed": 200}, "output": {"fixed": 20}, "count": 60}
     serving = load_serving(FILE | {"requests": drawn, "slo": {"ttft": "400 ms", "tpot": "40 ms"}})

@@ -11,18 +11,18 @@ from support.tiny import archsim
 from support.toy import SERVED as FILE
 
 import archsim as ar
+from archsim.base.answer import Answer
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.cli.progress import Lines
 from archsim.iteration.constants import residual_of
-from archsim.report.answer import Answer
 from archsim.runs.sweep import Unwatched
+from archsim.serving.answers.page import intervals_in, loads_told
+from archsim.serving.answers.runs import OfferedLoad, serve_plan
+from archsim.serving.answers.sure import FEWEST_REQUESTS, factors_of_laws, find_sure, off_of, shorten
 from archsim.serving.file_engines import host_for
 from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
-from archsim.studies.serving.page import intervals_in, loads_told
-from archsim.studies.serving.runs import OfferedLoad, serve_plan
-from archsim.studies.serving.sure import FEWEST_REQUESTS, factors_of_laws, find_sure, off_of, shorten
 
 GRID = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
 AXES = FILE | {"sweep": {"grid": GRID}}

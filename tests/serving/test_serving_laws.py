@@ -12,7 +12,6 @@ from support.serving import MS, closed, opened, pool
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, TraceError
-from archsim.iteration.speculation import NO_DRAFTS, of
 from archsim.serving import loop
 from archsim.serving import simulate as simulation
 from archsim.serving.compiled_scheduler import compile_scheduler
@@ -21,6 +20,7 @@ from archsim.serving.measures import Slo, few_told, in_step_told, measure, satur
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, gamma_arrivals, in_sessions, lengths, without_hashes
 from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
+from archsim.serving.speculation import NO_DRAFTS, of
 from archsim.specs.schedulers import SCHEDULERS
 
 NAMES = st.sampled_from(sorted(SCHEDULERS))

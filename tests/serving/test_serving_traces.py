@@ -237,8 +237,8 @@ def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tm
 
 
 def test_every_shipped_model_says_its_positions():
+    from archsim.base.config_files import search_folders
     from archsim.base.yaml import read_yaml
-    from archsim.specs.config_files import search_folders
 
     files = [file for folder in search_folders("models", None) for file in sorted(folder.glob("*.yaml"))]
     assert len(files) > 20 and [file.name for file in files if not read_yaml(file).data.get("positions")] == []

@@ -24,14 +24,14 @@ from support.tables import read_beside
 from support.toy import TOY
 
 import archsim as ar
+from archsim.base.config_files import shipped_configs
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.cli.main import main
-from archsim.specs.config_files import shipped_configs
+from archsim.machine.plausible import plausibility_notes
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_planned, load_system
-from archsim.specs.plausible import plausibility_notes
 from archsim.specs.unread import ROWS, keys_of
-from archsim.workload.formats.readers import open_trace
+from archsim.traffic.formats.readers import open_trace
 
 
 def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) -> str:

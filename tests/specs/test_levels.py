@@ -10,6 +10,7 @@ from support.fabrics import LEVELS, RAILS
 from support.html_page import whole_report
 from support.tiny import TINY, archsim, tiny, tiny_file
 
+from archsim.base.config_files import shipped_configs
 from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml
 from archsim.engine.event.step_networks import flow_network
@@ -17,16 +18,15 @@ from archsim.engine.fabrics import build_fabric
 from archsim.engine.machine import build_machine
 from archsim.laws.host_path import path_of
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
-from archsim.report.layout import places
-from archsim.report.page import write_report
-from archsim.report.report import Report
+from archsim.machine.decision import HostSpec
+from archsim.machine.system import SystemSpec
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
-from archsim.specs.config_files import shipped_configs
-from archsim.specs.decision import HostSpec
+from archsim.show.layout import places
+from archsim.show.page import write_report
+from archsim.show.report import Report
 from archsim.specs.library import check_file, load_experiment, load_planned
-from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import narrowest
 
 PLAIN = "hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, d2d: {bandwidth: 1 TB/s}, compute: {peak: 300 TFLOP/s, dtype: fp16}"

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from support.tables import read_beside, table_of
 
 import archsim
+from archsim.base.config_files import named_files, shipped_configs
 from archsim.base.errors import SpecError
 from archsim.base.fields import with_ranges
 from archsim.base.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml, resolve_scalar
 from archsim.cli.main import main
-from archsim.models.config_json import write_model
+from archsim.machine.system import D2DSpec, SystemSpec
+from archsim.model.config_json import write_model
 from archsim.specs import axis_values
 from archsim.specs.assumptions import ASSUMPTIONS, published_utilisation, shipped_sets
 from archsim.specs.axis_values import read_range
-from archsim.specs.config_files import named_files, shipped_configs
 from archsim.specs.describe import summary
 from archsim.specs.file_kinds import EXPERIMENT, TRAFFIC, kind_of
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, RULES
 from archsim.specs.serving_files import load_serving
-from archsim.specs.system import D2DSpec, SystemSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 DOJO = ROOT / "configs" / "dojo.yaml"

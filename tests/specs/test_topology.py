@@ -14,12 +14,12 @@ from archsim.base.errors import ArchsimError
 from archsim.engine.fabrics import build_fabric
 from archsim.engine.machine import build_machine
 from archsim.laws.wafer import Defects, Draw, good_cores, harvested_yield, unbonded, yield_of
-from archsim.report.maps import MOST_LINKS, MappedRun, die_map
-from archsim.report.page import write_report
+from archsim.machine.built import as_built
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
-from archsim.specs.built import as_built
+from archsim.show.maps import MOST_LINKS, MappedRun, die_map
+from archsim.show.page import write_report
 from archsim.specs.library import load_experiment, load_planned
 from microarch.fabric.fabric import link_rank, narrowest, per_route
 from microarch.fabric.grid import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh

@@ -4,7 +4,7 @@ import numpy as np
 
 from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
-from archsim.specs.fabric import TopologySpec
+from archsim.machine.fabric import TopologySpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PRESETS
 from support.small_runs import policy, replay, small_model, small_system, traffic

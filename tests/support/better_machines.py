@@ -12,14 +12,14 @@ import numpy as np
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import RunDemand
 from archsim.engine.engine import EventEngine
+from archsim.machine.fabric import FabricSpec, MeshSpec, TopologySpec
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.fabric import FabricSpec, MeshSpec, TopologySpec
 from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.traffic.synthetic import SyntheticTraffic
 from support.random_points import changed, log_uniform, routed_demand, with_room
 from support.small_runs import replay
 

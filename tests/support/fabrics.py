@@ -2,7 +2,7 @@
 
 import yaml
 
-from archsim.specs.system import SystemSpec
+from archsim.machine.system import SystemSpec
 
 LISTED = (
     "{name: edges, edges: [[0, 1], {dies: [1, 2], bandwidth: 400 GB/s}, [2, 3], [3, 4], {dies: [4, 5], hop_latency: "

@@ -10,7 +10,7 @@ from archsim.api import EXAMPLE
 from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.quantities import as_written
 from archsim.base.yaml import dump_yaml
-from archsim.specs.system import SystemSpec
+from archsim.machine.system import SystemSpec
 
 Key = tuple[str, ...]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from archsim.studies.exploration.pareto import pareto
+from archsim.questions.exploration.pareto import pareto
 
 
 def hypervolume(costs: np.ndarray, reference: np.ndarray) -> float:

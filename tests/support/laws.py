@@ -20,7 +20,7 @@ from archsim.engine.moves import vector_bytes
 from archsim.engine.pair_traffic import link_traffic, pair_bytes
 from archsim.engine.state import COMBINE, DISPATCH, UNITS
 from archsim.engine.weight_streaming import WeightStreaming
-from archsim.specs.attention import LayerSet
+from archsim.model.attention import LayerSet
 from archsim.specs.library import load_assumptions, load_model
 from microarch.blocks.hbm import SLICES
 from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of

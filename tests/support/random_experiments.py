@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.machine.fabric import TOPOLOGIES
 from archsim.runs.plan import plan_of, select
 from archsim.runs.run import Record, Run
 from archsim.runs.simulator import Simulator
-from archsim.specs.fabric import TOPOLOGIES
 from archsim.specs.library import load_experiment
 from archsim.specs.policies import PRESETS
 from support.random_systems import CHOICES

@@ -12,15 +12,15 @@ import numpy as np
 from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.engine.engine import EventEngine
 from archsim.iteration.memory import memory_fit
+from archsim.machine.fabric import TopologySpec
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.traffic.synthetic import SyntheticTraffic
 from support.small_runs import replay, workload_of
 
 HELD_OUT = 100_000

@@ -7,13 +7,13 @@ import numpy as np
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.blocks import ReturnPath
 from archsim.engine.interpreted.engine import InterpretedEngine
+from archsim.machine.decision import DecisionSpec
+from archsim.machine.fabric import TopologySpec
+from archsim.model.attention import LayerSet
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
-from archsim.specs.attention import LayerSet
-from archsim.specs.decision import DecisionSpec
-from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PRESETS
-from archsim.workload.trace import draw_requests
+from archsim.traffic.trace import draw_requests
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 CHOICES = {

@@ -10,14 +10,14 @@ import numpy as np
 
 from archsim.base.tables import Table
 from archsim.base.yaml import dump_yaml
+from archsim.machine.system import SystemSpec
+from archsim.model.spec import ModelSpec
 from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, PAIR_COLUMNS, RUN_COLUMNS, STEP_COLUMNS
 from archsim.runs.results import PARQUET, Results
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 from microarch.fabric.grid import build_mesh
 

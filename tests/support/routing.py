@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from archsim.workload import Trace
+from archsim.traffic import Trace
 
 
 def trace_of(requests, num_experts=4, prompt=1):

@@ -16,7 +16,7 @@ from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import SyntheticSpec, WorkloadSpec
-from archsim.workload.synthetic import SyntheticTraffic
+from archsim.traffic.synthetic import SyntheticTraffic
 from support.examples import sampled
 
 STRATEGIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")

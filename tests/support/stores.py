@@ -1,6 +1,6 @@
 """Trace stores with toy requests."""
 
-from archsim.workload.formats.importing import import_sources
+from archsim.traffic.formats.importing import import_sources
 from support.trace_files import TOY
 
 LAYERS = [1, 2, 3, 4]

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from archsim.specs.model import ModelSpec
+from archsim.model.spec import ModelSpec
 
 TOY = ModelSpec(
     name="toy",

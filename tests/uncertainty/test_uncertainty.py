@@ -5,10 +5,11 @@ import pytest
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
+from archsim.base.uncertain import SHAPES, Distribution
 from archsim.base.validation import validate
 from archsim.base.yaml import dump_yaml, parse_yaml
+from archsim.machine.system import SystemSpec
 from archsim.runs.run import plain_text
-from archsim.specs.system import SystemSpec
 from archsim.uncertainty.correction import correct
 from archsim.uncertainty.estimate import (
     expand,
@@ -22,7 +23,6 @@ from archsim.uncertainty.estimate import (
     worth_knowing,
 )
 from archsim.uncertainty.plateau import best_value, ratio_of
-from archsim.uncertainty.quantities import SHAPES, Distribution
 from archsim.uncertainty.worlds import draws_of
 
 

@@ -44,9 +44,9 @@ from archsim.engine.analytic.walk import WALKS, begun
 from archsim.engine.demand import RunDemand
 from archsim.engine.machine import effective_utilisation
 from archsim.engine.state import Machine, Memory, route_of
+from archsim.machine.system import SystemSpec
 from archsim.policies.registry import COSTLESS
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
 from microarch.blocks.hbm import SLICES, Copies
 
 # Columns of ``counted``, see `add_slices`, and of the times of entries, see `_Walks._times`.

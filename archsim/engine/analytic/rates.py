@@ -12,7 +12,7 @@ from archsim.base.units import NS_PER_S
 from archsim.engine import fabrics, machine, transfer_kernels
 from archsim.engine.analytic.recorded_steps import RecordedSteps, RecordingDecision
 from archsim.engine.decision import global_die
-from archsim.specs.system import SystemSpec
+from archsim.machine.system import SystemSpec
 from microarch.blocks.global_cp import Reach, State, exposed_ns
 from microarch.fabric.fabric import Fabric
 

@@ -44,6 +44,7 @@ from archsim.engine.cluster.laws import (
     refuse_sms,
     variant_of,
 )
+from archsim.laws.calibration_files import calibration_digest, calibration_named
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import (
@@ -55,7 +56,6 @@ from archsim.laws.transfers import (
     dispatches,
     nodes_away,
 )
-from archsim.specs.calibration_files import calibration_digest, calibration_named
 
 FEW_TOKENS = 8  # a rank
 

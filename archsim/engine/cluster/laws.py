@@ -23,10 +23,10 @@ import numpy as np
 
 from archsim.base import sums, units
 from archsim.engine.moves import Sizes, expected_ranks
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import DISPATCH, PREPARE, dispatches, payload_of
-from archsim.specs.calibration_files import calibration_named
 
 MOST_TOKENS = 1 << 15  # a rank
 COLD = 17  # sizes, four an octave: up to 16 tokens of a rank

@@ -30,15 +30,15 @@ from archsim.engine.cluster.ports import LINKED, Grid, PortBytes, flows_direct, 
 from archsim.engine.moves import Sizes, send_once, send_once_to, send_selections, vector_bytes
 from archsim.iteration import collectives, overlap
 from archsim.laws import transfers
+from archsim.laws.calibration_files import calibration_named
 from archsim.laws.laws import Laws
 from archsim.laws.mesh import KERNELS as MESH_KERNELS
 from archsim.laws.mesh import quantities
+from archsim.machine.system import SystemSpec
 from archsim.policies.allocation import Plan
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
-from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
-from archsim.workload.step_demand import StepDemand
+from archsim.traffic.step_demand import StepDemand
 from microarch.fabric.fabric import Fabric
 
 # Bytes of flows on the links of their routes, and what a phase waits for on them.

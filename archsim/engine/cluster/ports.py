@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import SpecError
-from archsim.specs.fabric import LevelSpec
+from archsim.machine.fabric import LevelSpec
 
 SWITCH, LINKED = "switch", "fully_connected"
 

@@ -21,10 +21,10 @@ from archsim.engine.cluster.laws import (
     variant_of,
 )
 from archsim.engine.moves import Sizes, VectorBytes, expected_ranks
+from archsim.laws.calibration_files import calibration_digest, calibration_named, siblings_of
 from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec, LawMissing, MachineCalibration
 from archsim.laws.transfers import COMBINE, DISPATCH, LINK_BYTES_PER_S, NIC_BYTES_PER_S, domain_of, link_of, nodes_away
-from archsim.specs.calibration_files import calibration_digest, calibration_named, siblings_of
 
 
 class TransferTimes(NamedTuple):

@@ -17,8 +17,8 @@ from archsim.engine.interpreted import blocks, in_turns, reserved, shared
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.machine import share_every_ns
 from archsim.engine.state import Machine, Memory, StepWork, Tally
+from archsim.machine.blocks import NETWORK, REPLACES
 from archsim.policies.heatmap import TopFraction, TopPositive
-from archsim.specs.blocks import NETWORK, REPLACES
 from archsim.specs.scenario import Scenario
 
 LOGGED = np.dtype(

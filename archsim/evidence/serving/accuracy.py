@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base import files, tables
+from archsim.base.case import Case, errors, frame_of
 from archsim.base.errors import ArchsimError, TraceError
-from archsim.evidence.case import Case, errors, frame_of
 from archsim.evidence.page import Evidence, EvidenceTable
 from archsim.evidence.serving.inferencex_rows import MODELS, SYSTEMS
 from archsim.evidence.serving.load_results import read_served

@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base import tables, units
+from archsim.base.answer import Answer, Grid
 from archsim.base.tables import DataFrame, frame_of
 from archsim.evidence.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured, under_load
 from archsim.iteration.constants import Host
-from archsim.report.answer import Answer, Grid
+from archsim.serving.answers.bench_json import METRICS, bench
 from archsim.serving.deployment import Built
 from archsim.serving.file_engines import host_for
 from archsim.serving.measures import spread_of_gaps, times_ns
@@ -28,7 +29,6 @@ from archsim.serving.outcome import Deployment, Outcome
 from archsim.serving.serving import deploy, serve_requests, simulate_requests
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving, load_serving
-from archsim.studies.serving.bench_json import METRICS, bench
 
 _TOLD = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
 ALL_GAPS = 0.75  # of the tokens after the first; below, chunks have several tokens

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base import yaml
+from archsim.base.config_files import shipped_configs
 from archsim.evidence.serving.measured_points import DISAGGREGATED, SCHEDULERS, MeasuredPoint
 from archsim.evidence.serving.measured_run import number_of
 from archsim.iteration.constants import host_file
-from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_system
 
 MODELS: Mapping[str, str] = MappingProxyType({

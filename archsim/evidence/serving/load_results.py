@@ -25,7 +25,7 @@ from archsim.evidence.serving.measured_points import (
     ResultFormat,
 )
 from archsim.evidence.serving.measured_run import claims_of_times, number_of, rows_of, runs_of, under_load
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION
+from archsim.laws.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.library import Source, tree_of
 from archsim.specs.serving_files import load_serving
 

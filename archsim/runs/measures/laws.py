@@ -10,7 +10,7 @@ from archsim.base.tables import REAL, TEXT
 from archsim.runs.finished import Column, Finished, measures
 
 if TYPE_CHECKING:
-    from archsim.specs.system import SystemSpec
+    from archsim.machine.system import SystemSpec
 
 
 OTHER_CHIP = 0.1  # relative; a peak or HBM that differs more from a calibration's is that of another chip
@@ -67,7 +67,7 @@ def laws(run: Finished) -> dict[str, Any]:
 
 def _scaled_from(system: SystemSpec) -> str | None:
     """The calibration of another chip whose laws are scaled to the dies; None where it is their own."""
-    from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
+    from archsim.laws.calibration_files import DEFAULT_CALIBRATION, calibration_named
 
     reference, compute = calibration_named(system.compute.calibration).reference, system.compute
     pairs = (

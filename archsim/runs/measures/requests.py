@@ -30,7 +30,7 @@ def requests(run: Finished) -> dict[str, Any]:
     picks an expert in proportion to its load over all decode steps of the layer. This is an upper estimate, because the
     loads of one step are less even than those of all steps.
     """
-    from archsim.workload.larger_batches import recorded_requests
+    from archsim.traffic.larger_batches import recorded_requests
 
     demand, batch = run.demand, run.run.batch
     assert run.source is not None
@@ -57,8 +57,8 @@ def requests(run: Finished) -> dict[str, Any]:
 
 def _first_steps(run: Finished, tokens: np.ndarray) -> str:
     """What is said of a run whose first decode steps are not like those after them; ''. ``tokens``: of its decode."""
-    from archsim.workload.demand import LOOKED, active_by_step, unsettled_steps
-    from archsim.workload.trace import draw_requests
+    from archsim.traffic.demand import LOOKED, active_by_step, unsettled_steps
+    from archsim.traffic.trace import draw_requests
 
     workload, source = run.run.workload, run.source
     if source is None or not (isinstance(workload.trace, str) or workload.trace.synthetic.like):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from archsim.workload.trace_checks import shipped_models
+from archsim.traffic.trace_checks import shipped_models
 from calibration.measurements import layouts, schema
 from calibration.measurements.adapters import aiconfigurator_moe, transfers
 

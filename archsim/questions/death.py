@@ -1,0 +1,111 @@
+"""What a die that dies tonight costs: the step before, the step after with its experts on whoever has room, and the
+step once the policy's own placement holds for the dies that are left; and what moves for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.base import errors, units
+from archsim.engine import state, weight_moves
+from archsim.machine.as_built import DiesAsBuiltSpec
+from archsim.machine.system import SystemSpec
+from archsim.policies.placement import Placement, moves_between
+from archsim.runs.plan import prepare
+from archsim.runs.simulator import Simulator
+from archsim.show.units import carried_digits, less_or_more
+from archsim.specs.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class Death:
+    """A die dies: what its experts take on others, and what moving them takes. Times of iterations are of decode."""
+
+    die: int  # that dies
+    dies: int  # of the machine
+    before_ns: float  # an iteration with all dies
+    after_ns: float  # with the dead die's experts on the dies with fewest
+    balanced_ns: float  # under the policy's placement for the dies that are left
+    lost: int  # experts of which no copy was left
+    lost_bytes: int  # of these, which come from outside
+    lost_ns: float  # that they take over the host's link
+    moved_bytes: int  # from die to die for the last placement
+    moved_ns: float  # that these take
+
+    @property
+    def steps(self) -> int | None:
+        """Iterations after which the moves have won back their time; None where the step is no faster after them."""
+        won_ns = self.after_ns - self.balanced_ns
+        return math.ceil(self.moved_ns / won_ns) if won_ns > 0 else None
+
+    @property
+    def lines(self) -> list[str]:
+        """What it says, a line each."""
+        change = [less_or_more(ns / self.before_ns - 1) for ns in (self.after_ns, self.balanced_ns)]
+        lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
+        moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
+        times = (self.before_ns / 1e6, self.after_ns / 1e6, self.balanced_ns / 1e6)
+        before, after, balanced = (carried_digits(each, min(times), max(times)) for each in times)
+        if self.steps is None:
+            do, why = "leave the other experts where they are", "and the step is no faster after it"
+        else:
+            do = f"take that placement if the die stays dead for {self.steps:,} decode steps or more"
+            why = f"won back after {self.steps:,} decode steps"
+        return [
+            f"If die {self.die} of {self.dies} fails, a decode step takes {change[0]} time with its experts on the "
+            f"dies with fewest ({after} instead of {before} ms, by the MoE layers that ran), and {change[1]} "
+            f"({balanced} ms) with the policy's placement for {self.dies - 1} dies: {do}.",
+            f"fewest:    {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
+            f"placement: {moved}, {why}",
+        ]
+
+
+def death_of(experiment: ExperimentSpec, die: int) -> Death:
+    """What the death of a die does to an experiment with one of each (``archsim.runs.choice.choose``), whose machine
+    loses a die. Raises SpecError for a die that does not work already, or without which the machine does not.
+    """
+    system = experiment.systems[0]
+    living = list(range(system.sites)) if system.built is None else list(system.built.living)
+    if die not in living:
+        near = min(living, key=lambda other: abs(other - die))
+        raise errors.SpecError(
+            f"die {die} is none of the {len(living)} that work of {system.name}; the nearest is {near}"
+        )
+    own = system.dies_as_built or DiesAsBuiltSpec()
+    dead = own.model_copy(update={"dead": (*own.dead, die)})
+    less = SystemSpec.model_validate(system.model_copy(update={"dies_as_built": dead}).model_dump(by_alias=True))
+    before, after = (prepare(experiment.model_copy(update={"systems": (each,)})) for each in (system, less))
+    whole = Simulator(before.traces).replay(before.runs[0])
+    held = np.delete(whole.engine.placement.holds, living.index(die), axis=2)
+    adopted, lost = _adopt(held)
+    simulator = Simulator(after.traces)
+    balanced, orphaned = (simulator.replay(after.runs[0]) for _ in range(2))
+    orphaned.engine.use(adopted)
+    engine = orphaned.engine
+    moves = moves_between(adopted, balanced.engine.placement, engine.expert_bytes, engine.fabric.hops)
+    mover = weight_moves.WeightMover(engine.machine, engine.fabric, state.new_tally(engine.machine))
+    transfer = mover.transfer(moves["src"], moves["dst"], engine.expert_bytes)
+    steps = max(1, experiment.workload.decode_steps)
+    before_ns, after_ns, balanced_ns = (float(each.run().decode_ns) / steps for each in (whole, orphaned, balanced))
+    lost_bytes = lost * engine.expert_bytes
+    host = system.decision.host.pcie_bandwidth_bytes_per_s
+    return Death(
+        die=die, dies=len(living), before_ns=before_ns, after_ns=after_ns, balanced_ns=balanced_ns, lost=lost,
+        lost_bytes=lost_bytes, lost_ns=lost_bytes / host * units.NS_PER_S, moved_bytes=transfer.total_bytes,
+        moved_ns=transfer.ns,
+    )  # fmt: skip
+
+
+def _adopt(held: np.ndarray) -> tuple[Placement, int]:
+    """The placement with experts that nobody holds on the dies that hold fewest, ties to the lowest; and how many they
+    were. ``held``: bool[layer, expert, die].
+    """
+    held, lost = held.copy(), 0
+    for layer in held:
+        for expert in np.flatnonzero(~layer.any(axis=1)):
+            layer[expert, int(layer.sum(axis=0).argmin())] = True
+            lost += 1
+    return Placement(held.argmax(axis=2).astype(np.int32), held), lost

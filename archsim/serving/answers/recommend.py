@@ -1,0 +1,430 @@
+"""Recommends how to serve a model. It finds the engine, GPU, parallel sizes, precision, batch limits and pools that
+serve the most requests within limits and a budget, or at the least price or energy, and says how sure that is.
+
+The engines and their batch limits are those of a search (`archsim.serving.answers.search`). Here a search races: the
+rate of all sizes is estimated from the times of their iterations, the best of each engine are served at rates that
+bisection chooses, the best of these with other batch limits, and what is left on a grid of rates. A run has so many
+requests that a queue which grows shows: RESIDENCES times those that are in the engine at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.errors import SpecError, TraceError, capital
+from archsim.base.units import NS_PER_S
+from archsim.base.verbs import caller_name
+from archsim.iteration.layers import has_experts
+from archsim.iteration.machine import scaled_report
+from archsim.runs.calibration_notes import datasheet_note
+from archsim.serving.answers.chances import drawn_rates, factors_of
+from archsim.serving.answers.configuration import Configuration, serving_of, sizes_of
+from archsim.serving.answers.engines import SharedEngines
+from archsim.serving.answers.highest_rate import TIMES, WITHIN, Curve, limits_of
+from archsim.serving.answers.question import (
+    BF16,
+    MOST_DEVICES,
+    MOST_RANKS,
+    NAMES,
+    PRICE,
+    THROUGHPUT,
+    USUAL_SEQS,
+    USUAL_TOKENS,
+    Asked,
+    Offer,
+    SearchedServing,
+    describe_limits,
+    kinds_of,
+)
+from archsim.serving.answers.race import (
+    GRID,
+    Race,
+    Rounds,
+    Tried,
+    curve_and_upkeep,
+    estimate,
+    find_curve,
+    find_limits,
+    find_pool_rate,
+    find_rate,
+    serve_few,
+)
+from archsim.serving.answers.recommendation import Recommendation, Recommended, enough_requests, shown_rate
+from archsim.serving.clocks import full_clock_note
+from archsim.serving.measures import Measures, usd_per_million
+from archsim.serving.power import Upkeep
+from archsim.serving.requests import first, rejected_told, scale_rate
+from archsim.serving.serving import serve_requests
+
+RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
+LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid
+MOST_OF_KIND = 3  # of these, of one engine and precision
+RATES = (
+    "requests_per_s",
+    "goodput_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+)  # of `Measures`, of all engines
+ENDED = "The search was ended, so this compares what was found so far. The same command goes on from there."
+
+
+def recommend(
+    asked: Asked, report: Callable[[str], None] = lambda text: None, jobs: int = 1, folder: Path | None = None
+) -> Recommendation:
+    """Race all configurations, and compare the best. ``folder``: keeps what was served, where a later call finds it,
+    also after Ctrl-C. Raises SpecError where none serves within the limits, TraceError where an engine would reject
+    requests.
+    """
+    kinds, rounds = kinds_of(asked), Rounds(report, jobs, folder, compares=True)
+    engines = rounds.workspace.of(SharedEngines)
+    requests = engines.requests(kinds[0].serving)
+    if requests.rejected:  # else the shorter ones alone would decide
+        raise TraceError(f"{next(rejected_told(requests))} Take shorter ones (--input, --output), or leave them out")
+    if not requests.offered_per_s:
+        raise SpecError("a recommendation needs requests that arrive over time: this trace has them all at once")
+    race = Race(asked, kinds, requests)
+    every = [
+        Tried(kind, Configuration(
+            parallel, 1, USUAL_SEQS, USUAL_TOKENS, precision=each.dtypes, draft_tokens=each.drafts,
+        ), 0.0, 0.0)
+        for kind, each in enumerate(kinds)
+        for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
+    ]  # fmt: skip
+    report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
+    for each in every:  # here, so that no process compiles or loads what another one does
+        if not race.part(serve_few, each).simulate(rounds.workspace)["row"]["refused"]:
+            break
+    done = _race_sizes(race, every, rounds)
+    served = sorted((each for each in done if each.rate > 0), key=_by_rate)
+    if not served and rounds.ended:
+        raise KeyboardInterrupt
+    if not served:
+        raise SpecError(_refusal(asked, kinds, done))
+    if not rounds.ended:
+        served = _with_limits(race, served, done, rounds)
+    if asked.pools and not rounds.ended:
+        served = sorted([*served, *_with_pools(race, served, done, rounds)], key=_by_rate)
+    finalists = _finalists(race, served, FINALISTS)
+    if asked.pools and not any(each.choice.prefill for each in finalists):  # their ratio is asked for, too
+        finalists += [each for each in served if each.choice.prefill][:1]
+    report(f"serving the {len(finalists)} best at {len(GRID)} rates each")
+    rows = rounds.rows([race.part(find_curve, each) for each in finalists], "best served")
+    if not rows:
+        raise KeyboardInterrupt
+    shown = [curve_and_upkeep(row) for _, row in rows]
+    return _compare(race, [part.tried for part, _ in rows], shown, done, rounds.ended, engines)
+
+
+def _most_ranks(offer: Offer, offers: int) -> int:
+    """Of one engine: of several offers without a number two nodes, so that an answer takes a minute."""
+    many = offers > 1 and offer.devices == MOST_DEVICES
+    most = min(offer.devices, offer.system.dies, MOST_RANKS // 4 if many else MOST_RANKS)
+    return 1 << (most.bit_length() - 1)
+
+
+def _by_rate(tried: Tried) -> tuple:
+    return -tried.per_gpu(), tried.kind, tried.choice.name
+
+
+def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Tried]:
+    """The sizes that were served, with their rates, and all others. The first of each kind is served to the end, so
+    that engines can be compared; of the others, those far below the best rate of a GPU are left.
+    """
+    guesses = rounds.tried([race.part(estimate, each) for each in every], "estimated")
+    guesses.sort(key=lambda each: (-each.per_gpu(), each.kind, str(each.choice.parallel)))
+    chosen = _best_guesses(guesses, race)
+    kinds = [each.kind for each in chosen]
+    first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
+    done: list[Tried] = []
+    for some in (first, [at for at in range(len(chosen)) if at not in first]):
+        if rounds.ended:
+            break
+        best = _best_per_gpu(race, done)
+        parts = [race.part(find_rate, chosen[at], best.get(race.kinds[kinds[at]].offer.gpu, 0.0)) for at in some]
+        done += rounds.tried(parts, "sizes served")
+    return [*done, *(each._replace(rate=0.0) for each in guesses if each not in chosen)]
+
+
+def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
+    """Kind of GPU → the highest rate of one."""
+    found: dict[str, float] = {}
+    for each in done:
+        gpu = race.kinds[each.kind].offer.gpu
+        found[gpu] = max(found.get(gpu, 0.0), each.per_gpu())
+    return found
+
+
+def _best_guesses(guesses: Sequence[Tried], race: Race) -> list[Tried]:
+    """The best estimates of each engine, precision and GPU, RACED for each GPU."""
+    counts: dict[Any, int] = {}
+    kept = []
+    for each in guesses:
+        gpu = race.kinds[each.kind].offer.gpu
+        fits = counts.get(each.kind, 0) < RACED_OF_KIND and counts.get(gpu, 0) < RACED
+        if each.rate and not each.refused and fits:
+            kept.append(each)
+            counts[each.kind], counts[gpu] = counts.get(each.kind, 0) + 1, counts.get(gpu, 0) + 1
+    return kept
+
+
+def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds: Rounds) -> list[Tried]:
+    """The best sizes with their best batch limits; adds what was tried to ``done``."""
+    found = {(each.kind, each.choice.parallel): each for each in served}
+    best = [race.part(find_limits, each) for each in _finalists(race, served, LIMITED)]
+    for tried in rounds.tried(best, "best with other batch limits"):
+        done.append(tried)
+        found[tried.kind, tried.choice.parallel] = tried
+    return sorted(found.values(), key=_by_rate)
+
+
+def _finalists(race: Race, served: Sequence[Tried], most: int) -> list[Tried]:
+    """The best of each engine on each GPU, so that these can be compared, and as many more as make it ``most`` and two
+    beyond these, no more than MOST_OF_KIND of one engine and precision.
+    """
+    first_of = {(race.kinds[each.kind].engine, race.kinds[each.kind].offer.gpu): each for each in reversed(served)}
+    kept = list(first_of.values())
+    for each in served:
+        of_kind = [other for other in kept if other.kind == each.kind and bool(other.choice.prefill) == bool(
+            each.choice.prefill)]  # fmt: skip
+        if each not in kept and len(of_kind) < MOST_OF_KIND and len(kept) < max(most, len(first_of) + 2):
+            kept.append(each)
+    return sorted(kept, key=_by_rate)
+
+
+ENOUGH_WORLDS = 0.9  # of the draws, in which a recommended size meets the rate that is asked
+MOST_NEEDED = 10**9  # GPUs
+POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
+
+
+def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: Rounds) -> list[Tried]:
+    """Pools of engines that prefill and others that decode, of the two best sizes of the best engine of each GPU. The
+    first of each GPU is served to the end; of the others, those below it are left. Then the best with another limit of
+    requests for engines that decode.
+    """
+    tasks: list[Tried] = []
+    for gpu in dict.fromkeys(race.kinds[each.kind].offer.gpu for each in served):
+        mine = [each for each in served if race.kinds[each.kind].offer.gpu == gpu]
+        mine = [each for each in mine if each.kind == mine[0].kind][:2]
+        devices = race.kinds[mine[0].kind].offer.devices
+        for one, other in product(mine, mine):
+            prefill, decode = one.choice.parallel, other.choice.parallel
+            for number in sorted({max(1, round(share * devices / prefill.devices)) for share in POOL_SHARES}):
+                left = (devices - number * prefill.devices) // decode.devices
+                if left >= 1:
+                    choice = other.choice._replace(
+                        parallel=prefill, instances=number + left, prefill=number,
+                        decode=decode if decode != prefill else None,
+                    )  # fmt: skip
+                    tasks.append(Tried(one.kind, choice, mine[0].per_gpu() * devices, mine[0].residence_ns))
+    of = [race.kinds[each.kind].offer.gpu for each in tasks]
+    first = [of.index(gpu) for gpu in dict.fromkeys(of)]
+    found: list[Tried] = []
+    for some in (first, [at for at in range(len(tasks)) if at not in first]):
+        if rounds.ended:
+            break
+        best = {gpu: max((each.rate for each in found if race.kinds[each.kind].offer.gpu == gpu), default=0.0)
+                for gpu in of}  # fmt: skip
+        parts = [race.part(find_pool_rate, tasks[at], best[of[at]]) for at in some]
+        found += rounds.tried(parts, "pools compared")
+    others = []  # the best pools of each GPU, with a lower limit of requests for engines that decode
+    best_of = {race.kinds[each.kind].offer.gpu: each for each in sorted(found, key=lambda each: each.rate)}
+    for each in best_of.values():
+        limits = sorted(race.asked.max_num_seqs)
+        at = limits.index(each.choice.max_num_seqs)
+        for limit in limits[max(at - 1, 0) : at]:
+            limited = each._replace(choice=each.choice._replace(decode_seqs=limit))
+            others.append(race.part(find_pool_rate, limited, each.rate))
+    if not rounds.ended:
+        found += rounds.tried(others, "pools with a lower limit of decodes")
+    done += found
+    return [each for each in found if each.rate > 0 and not each.refused]
+
+
+def _compare(
+    race: Race, finalists: Sequence[Tried], shown: Sequence[tuple[Curve, Upkeep]], done: Sequence[Tried], ended: bool,
+    engines: SharedEngines,
+) -> Recommendation:  # fmt: skip
+    asked, kinds, curves, costs = race.asked, race.kinds, [each for each, _ in shown], [each for _, each in shown]
+    limits = [limits_of(kinds[each.kind].serving) for each in finalists]
+    nominal = [curve.highest(limit) for curve, limit in zip(curves, limits, strict=True)]
+    drawn = drawn_rates(kinds, finalists, curves)
+    counts = [_instances(asked, kinds[each.kind].offer, each, float(np.quantile(rates, 1 - ENOUGH_WORLDS)))
+              for each, rates in zip(finalists, drawn, strict=True)]  # fmt: skip
+    scores = np.stack([
+        _score(asked, kinds[each.kind].offer, each, drawn[at], nominal[at], costs[at])
+        for at, each in enumerate(finalists)
+    ])  # fmt: skip
+    probability = np.bincount(scores.argmax(axis=0), minlength=len(finalists)) / scores.shape[1]
+    mine = np.array([
+        _score(asked, kinds[each.kind].offer, each, np.array([nominal[at]]), nominal[at], costs[at])[0]
+        for at, each in enumerate(finalists)
+    ])  # fmt: skip
+    output = float(race.requests.output.mean())
+    rows = []
+    for at, each in enumerate(finalists):
+        kind, number = kinds[each.kind], counts[at]
+        choice = each.choice if each.choice.prefill else each.choice._replace(instances=number)
+        times = 1 if each.choice.prefill else number
+        low, high = (float(np.percentile(drawn[at], p)) * times for p in (10, 90))
+        rent = kind.offer.rent.usd_per_hour if kind.offer.rent else float("nan")
+        rate = nominal[at] * times
+        loaded = min(rate, asked.rate) if asked.rate else rate
+        rows.append(Recommended(
+            kind, choice, rate_per_s=rate, low=low, high=high, probability=float(probability[at]), upkeep=costs[at],
+            usd_per_million=usd_per_million(rent * choice.devices, loaded * output),
+            limited=curves[at].shares_at(nominal[at], limits[at]), frontier=_frontier(each, curves[at], output),
+            meets=float((drawn[at] * times >= asked.rate).mean()) if asked.rate else 1.0,
+            fewer=tuple(
+                each.choice.devices if each.choice.prefill
+                else _instances(asked, kind.offer, each, rate) * choice.parallel.devices
+                for rate in (float(np.median(drawn[at])), nominal[at])
+            ),
+        ))  # fmt: skip
+    order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
+    if asked.rate and not any(row.rate_per_s >= asked.rate for row in rows):
+        raise SpecError(_too_few(asked, rows, drawn) + (f". {ENDED}" if ended else ""))
+    best = rows[order[0]]
+    measures, notes = _serve_best(race, finalists[order[0]], best, engines)
+    refused = tuple(
+        (f"{NAMES[kinds[each.kind].engine]}, {each.choice.ranks}", each.refused) for each in done if each.refused
+    )
+    return Recommendation(
+        asked, best, tuple(rows[at] for at in order[1:]), measures,
+        configurations=sum(each.configurations for each in done),
+        simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
+        notes=(*([ENDED] if ended else []), *_notes(race, best), *notes),
+    )  # fmt: skip
+
+
+def _too_few(asked: Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> str:
+    """What the GPUs that are offered answer, and how many answer the rate in `ENOUGH_WORLDS` of all draws. ``drawn``:
+    float64[row, draw], requests a second of one engine, or of all where it has pools.
+    """
+    needed: dict[str, int] = {}
+    for row, rates in zip(rows, drawn, strict=True):
+        low = float(np.quantile(rates, 1 - ENOUGH_WORLDS))
+        if not low:
+            continue
+        one = row.choice.devices if row.choice.prefill else row.choice.parallel.devices
+        gpu = row.kind.offer.gpu
+        needed[gpu] = min(needed.get(gpu, MOST_NEEDED), one * math.ceil(asked.rate / low))
+    most = max(rows, key=lambda row: row.rate_per_s)
+    gpu, on = most.kind.offer.gpu, caller_name("on")
+    number, ways = "", ["raise the limits"]
+    if gpu in needed:
+        number = f"; {asked.rate:g} take about {needed[gpu]:,} {gpu.upper()} in {ENOUGH_WORLDS:.0%} of samples"
+        if not asked.pools and not asked.budget and most.kind.offer.devices < MOST_DEVICES:
+            ways = [f"{on} {gpu} for as many as are needed", *ways]
+        bought = " or ".join(map(caller_name, asked.budget))
+        ways = [f"raise {bought}" if bought else f"give {on} {gpu}:{needed[gpu]}", *ways]
+    return (
+        f"{caller_name('rate')} {asked.rate:g}: {most.choice.devices:,} {gpu.upper()} answer at most "
+        f"{most.rate_per_s:.1f} requests per second within the limits{number}. {capital(' or '.join(ways))}"
+    )
+
+
+def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, float, float], ...]:
+    """See `Recommended.frontier`. ``output``: mean tokens of an answer."""
+    tpot_ns = np.median(curve.times_ns[:, TIMES.index("tpot")], axis=1)
+    return tuple(
+        (NS_PER_S / ns, rate * output / tried.devices, rate) for ns, rate in zip(tpot_ns, curve.rates, strict=True)
+        if 0 < ns < np.inf
+    )  # fmt: skip
+
+
+def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
+    """Equal engines on the GPUs of an offer, or as many of them as the asked rate needs. ``rate``: of one, which it
+    reaches in `ENOUGH_WORLDS` of all draws.
+    """
+    if tried.choice.prefill:
+        return tried.choice.instances
+    most = offer.devices // tried.choice.parallel.devices
+    return min(most, max(1, -int(-asked.rate // rate))) if asked.rate and rate > 0 else most
+
+
+def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep) -> np.ndarray:
+    """float64[draw]: what is to be largest: requests a second, or minus the price or energy of a token."""
+    most, ranks = 1 if tried.choice.prefill else offer.devices // tried.devices, tried.devices
+    if asked.rate:
+        needed = np.ceil(asked.rate / np.maximum(rates, 1e-9))
+        usd = needed * ranks * (offer.rent.usd_per_hour if offer.rent else 1.0)
+        served = asked.rate / NS_PER_S  # fewer requests come than could be served: a tie goes to the higher rate
+        return np.where(needed <= most, -usd + served * rates, -1e12 + rates)
+    if asked.objective == THROUGHPUT:
+        return rates * most
+    if asked.objective == PRICE:
+        assert offer.rent is not None
+        return -offer.rent.usd_per_hour * ranks / np.maximum(rates, 1e-9)
+    # Power hardly depends on how long an iteration takes: energy a token goes with the time.
+    return -cost.j_per_token[0] * nominal / np.maximum(rates, 1e-9)
+
+
+def _serve_best(
+    race: Race, tried: Tried, best: Recommended, engines: SharedEngines
+) -> tuple[Measures, tuple[str, ...]]:
+    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate, so that its
+    requests are enough to fill it however many engines there are.
+    """
+    number = 1 if best.choice.prefill else best.choice.instances
+    choice = best.choice if number == 1 else best.choice._replace(instances=1)
+    deployment, serving = race.deployment(tried, choice, engines), serving_of(best.kind.serving, choice)
+    rate = shown_rate(race.asked, best) / number
+    some = first(race.requests, enough_requests(rate * tried.residence_ns / NS_PER_S))
+    outcome = serve_requests(serving, deployment, scale_rate(some, rate / some.offered_per_s))
+    of_all = {name: getattr(outcome.measures, name) * number for name in RATES}
+    return outcome.measures._replace(**of_all), outcome.deployment.notes
+
+
+def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:
+    refused = [each for each in done if each.refused]
+    where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
+    if len(refused) == len(done) and refused:
+        last = max(refused, key=lambda each: each.choice.parallel.devices)
+        return f"{asked.model.name} cannot be served on {where}: {last.refused}"
+    return (
+        f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
+        f"{describe_limits(asked)}. Raise the limits, or offer other GPUs"
+    )
+
+
+def _notes(race: Race, best: Recommended) -> Iterator[str]:
+    asked, kind = race.asked, best.kind
+    system = kind.offer.system
+    if system.datasheet_only:
+        yield datasheet_note([system.name])
+    if scale_rate := scaled_report(system):
+        yield scale_rate
+    yield from full_clock_note(system)
+    yield from asked.notes
+    if asked.assumed:
+        yield (
+            f"No limit was given, so the usual ones of a chat count: {describe_limits(asked)}. --ttft, --tpot and "
+            "--e2e change them."
+        )
+    if "trace" not in asked.requests:
+        yield (
+            f"Requests come at random times, with a mean of {race.requests.input.mean():,.0f} prompt tokens and "
+            f"{race.requests.output.mean():,.0f} output tokens. --input and --output change that, and --requests "
+            "takes your trace."
+        )
+    if kind.precision != BF16:
+        yield (
+            f"Precision {kind.precision} needs a checkpoint in it, whose quality is not simulated. Give --precision to "
+            "choose another."
+        )
+    if has_experts(kind.serving.model):
+        yield (
+            "Experts are sampled at random (routing: uniform), so no balancer would gain anything. `archsim serve` "
+            "with routing: {like: model} compares policies, and --loads FILE --out DIR writes a placement."
+        )
+    if not factors_of(kind, best.choice).groups:
+        yield (
+            "The probability rests on the errors for measured pools, as nothing was measured with this engine, GPU "
+            "and dtype."
+        )

@@ -1,0 +1,77 @@
+"""Pages from Jinja templates: those in ``templates/``, and those of packages with their own pages."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archsim.base.errors import sentence
+from archsim.show import plot_parts
+from archsim.show.units import carried_digits
+
+if TYPE_CHECKING:
+    from jinja2 import BytecodeCache
+    from jinja2.bccache import Bucket
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+_MICRO = re.compile(r"(?<=\d[ \u00a0])us\b")  # as manifests write microseconds, in ASCII
+
+
+def render(
+    template: str,
+    context: Mapping[str, Any],
+    filters: Mapping[str, Callable] | None = None,
+    folder: Path | None = None,
+    finish: Callable[[str], str] = str,
+) -> str:
+    """The text of a page; one with figures has at its end what draws them. Raises jinja2.UndefinedError for a name
+    that ``context`` lacks.
+
+    Every template has the filters ``plot`` (a figure), ``svg`` (a drawing, unescaped), ``breakable`` (a label that may
+    break after each +) and ``sentence`` (a text that ends in a full stop), and ``filters``. ``folder``: the folder of
+    the template, if not this package's. ``finish``: changes the text of the page before the scripts are added.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    environment = Environment(
+        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
+        bytecode_cache=_templates_compiled(),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["sentence"] = sentence
+    environment.filters["svg"] = Markup
+    environment.filters["carried"] = carried_digits
+    environment.filters["plot"] = lambda figure: Markup(figure.html())
+    environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
+    environment.filters.update(filters or {})
+    text = finish(_MICRO.sub("µs", environment.get_template(template).render(context)))
+    if 'class="plot"' not in text:
+        return text
+    before, end, after = text.rpartition("</body>")
+    return f"{before}{plot_parts.scripts()}\n{end}{after}"
+
+
+@lru_cache(maxsize=1)
+def _templates_compiled() -> "BytecodeCache":
+    """Code of templates that pages of this process were made from: a command writes several pages, whose templates
+    take longer to compile than to fill in. It is made anew for a template that has changed.
+    """
+    from jinja2 import BytecodeCache
+
+    class Compiled(BytecodeCache):
+        def __init__(self) -> None:
+            self._codes: dict[tuple[str, str], Any] = {}
+
+        def load_bytecode(self, bucket: "Bucket") -> None:
+            bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+        def dump_bytecode(self, bucket: "Bucket") -> None:
+            self._codes[bucket.key, bucket.checksum] = bucket.code
+
+    return Compiled()
