@@ -311,8 +311,8 @@ def pieces_of(requests: Requests, block_tokens: int) -> PromptPieces:
     last = (end == prompt // block_tokens) & (prompt % block_tokens == 0) & (of_prompt > 1)
     scale = int(max(own.max(initial=0), of_prompt.max(initial=0))) + 1
     keys = chains.ids * scale
-    ends = [(keys + own)[parts], (keys + of_prompt)[others], (keys + of_prompt - 1)[last]]
-    ids, ends = np.divmod(np.unique(np.concatenate(ends)), scale)
+    parted = [(keys + own)[parts], (keys + of_prompt)[others], (keys + of_prompt - 1)[last]]
+    ids, ends = np.divmod(np.unique(np.concatenate(parted)), scale)
     sizes = np.diff(ends, prepend=0)
     begins = np.r_[True, ids[1:] != ids[:-1]][: len(ids)]
     sizes[begins] = ends[begins]
