@@ -30,8 +30,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Where no kernel is compiled yet, one process begins with the file that needs the most of them, and the other ones with
-# files that need none, instead of all waiting for the same kernel. Then the files with most tests come first, and of
-# those with few the ones that take long, so that no process is left with them at the end.
+# files that need none, instead of all waiting for the same kernel. Then come files with few tests that take long, so
+# that no process is left with them at the end, and the others by their number of tests.
 BEGIN = ("engine/test_every_law.py", *(f"calibration/test_{name}.py" for name in (
     "calibration_reading", "laws", "calibration_own_node", "calibration_comm", "calibration_moe",
     "calibration_sections",
@@ -39,7 +39,7 @@ BEGIN = ("engine/test_every_law.py", *(f"calibration/test_{name}.py" for name in
 
 
 LONG = (
-    "studies/test_study_laws.py", "studies/test_axes_answer.py", "cli/test_forms.py", "runs/test_cluster.py",
+    "questions/test_study_laws.py", "questions/test_axes_answer.py", "cli/test_forms.py", "runs/test_cluster.py",
     "serving/test_schedulers.py", "serving/test_never_slower.py", "runs/test_run_time_laws.py",
 )  # fmt: skip
 

@@ -57,3 +57,8 @@ def test_every_test_asserts_something(trees, functions):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and not asserts(node, functions)
     ]
     assert silent == []
+
+
+def test_files_that_have_a_place_in_the_order_of_the_suite_are_there(request):
+    order = request.config.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+    assert [name for name in order.BEGIN + order.LONG if not (TESTS / name).is_file()] == []

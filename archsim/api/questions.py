@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from archsim.evidence.claims import Claims
     from archsim.machine.system import SystemSpec
     from archsim.model.spec import ModelSpec
-    from archsim.policies.place import Placed
     from archsim.questions.block_worth import BlockWorth
     from archsim.questions.designs import DesignComparison
     from archsim.questions.why import Why
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from archsim.search.compare import OptionComparison
     from archsim.search.deployments import DeploymentComparison
     from archsim.search.served_why import ServedWhy
+    from archsim.serving.answers.place import Placed
     from archsim.serving.answers.sure import ServedSure
     from archsim.uncertainty.sure_answer import Sure
 
@@ -287,10 +287,10 @@ def place(
     >>> ar.place("loads.npy", "olmoe-1b-7b", "h200_node", slots=8).to_pandas().empty
     False
     """
-    from archsim.policies.place import place_experts, write_placed
+    from archsim.serving.answers.place import place_experts, write_placed
+    from archsim.serving.answers.recorded_loads import read_history
     from archsim.specs.library import load_model, load_system
     from archsim.traffic.placements import check_slots
-    from archsim.traffic.recorded_loads import read_history
 
     whose = load_model(model) if isinstance(model, str) else model
     machine = load_system(system) if isinstance(system, str) else system

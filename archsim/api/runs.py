@@ -15,12 +15,12 @@ from archsim.base import verbs
 from archsim.base.verbs import verb
 
 if TYPE_CHECKING:
-    from archsim.engine.phase import PhaseTimes
     from archsim.questions.ablation import Ablation
     from archsim.questions.comparison import Comparison
     from archsim.questions.exploration.candidates import Exploration
     from archsim.questions.optimum import Measured, Optimum
     from archsim.questions.verify import Verified
+    from archsim.runs.phase import PhaseTimes
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.sweep import Watcher
@@ -109,8 +109,8 @@ def run_phase(
     >>> ar.run_phase(ar.api.EXAMPLE, "dispatch", policy="ep").to_pandas().shape[0]  # iterations × MoE layers
     4
     """
-    from archsim.engine.phase import time_phase
     from archsim.runs.choice import choose
+    from archsim.runs.phase import time_phase
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
 

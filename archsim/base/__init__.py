@@ -1,5 +1,5 @@
-"""What does every room need that knows nothing of GPUs: quantities with units, YAML with line numbers, tables, files,
-compiled kernels?
+"""What does every room need: quantities with units, YAML with line numbers, tables, files, compiled kernels, the
+options of each command?
 
 Front: `errors.SpecError`, `answer.Answer`, `quantities.parse_quantity`, `quantities.format_quantity`,
     `fields.Spec`, `yaml.read_yaml`, `files.write_text`, `tables.Shown`, `compiled.kernel`,

@@ -34,7 +34,8 @@ DECIDING = (
     "archsim/base/packing.py", "archsim/base/quantities.py", "archsim/base/replication.py", "archsim/base/sums.py",
     "archsim/base/units.py",
     "archsim/base/validation.py", "archsim/base/yaml.py",
-    "archsim/laws", "archsim/model/*.py", "archsim/machine", "archsim/specs", "archsim/traffic", "archsim/policies",
+    "archsim/laws", "archsim/model/__init__.py", "archsim/model/attention.py", "archsim/model/checkpoints.py",
+    "archsim/model/spec.py", "archsim/machine", "archsim/specs", "archsim/traffic", "archsim/policies",
     "archsim/engine", "archsim/iteration",
     "archsim/runs/clocks.py", "archsim/runs/columns.py", "archsim/runs/energy.py", "archsim/runs/prices.py",
     "archsim/runs/run.py", "archsim/runs/simulator.py",
@@ -96,11 +97,14 @@ def digest_here(rooms: tuple[str, ...] = DECIDING) -> str:
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
     """12 hex digits from the names and contents of all Python files in ``rooms`` (folders, files, or files of a folder
-    without those of folders in it: ``*.py``).
+    without those of folders in it: ``*.py``). A room without a file is a `FileNotFoundError`.
     """
     digest = hashlib.sha256()
     for room in rooms:
-        for file in sorted(checkout.glob(room if room.endswith(".py") else f"{room}/**/*.py")):
+        files = sorted(checkout.glob(room if room.endswith(".py") else f"{room}/**/*.py"))
+        if not files:
+            raise FileNotFoundError(f"{checkout / room}: no Python file of this room is there")
+        for file in files:
             digest.update(f"{file.relative_to(checkout).as_posix()} ".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

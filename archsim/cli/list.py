@@ -122,8 +122,8 @@ def _values(action: argparse.Action, given: list[str], begun: str) -> list[str]:
 
 
 def _blocks(given: list[str]) -> list[str]:
-    from archsim.policies.placement_choices import POLICIES
     from archsim.questions.block_worth import BLOCKS
+    from archsim.serving.answers.placement_choices import POLICIES
 
     return [*BLOCKS, *(each for each in POLICIES if each != "none")]
 

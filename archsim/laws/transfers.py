@@ -244,7 +244,7 @@ PAYLOAD_OF = MappingProxyType(
     }
 )
 
-GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
+GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (num_topk_groups of its test_internode.py)
 
 
 def nodes_away(nodes: int, top_k: int, experts: int) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 
 MM2_PER_CM2 = 100.0
 MOST_SIGMAS = 4.0  # of a drawn speed: what lies outside is tested out
-_NODES = 64  # of the quadrature over the rate of defects; 1e-9 at the usual areas (tests/laws/test_wafer.py)
+_NODES = 64  # of the quadrature over the rate of defects; 1e-9 at the usual areas
 
 # A state machine multiplies a cost by how slow a die is, nominal speed over its own (microarch.rtl.allocator).
 SPEED_BITS, SPEED_FRACTION = 16, 12  # of that factor, and of them behind the point: speeds of 1/16 and more, to 0.03 %

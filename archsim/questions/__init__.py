@@ -1,4 +1,4 @@
-"""Which question does somebody ask of runs: why, how sure, what is it worth, how far from the optimum?
+"""Which question does somebody ask of runs: why, what is it worth, how far from the optimum?
 
 Front: `comparison.Comparison`, `why.Why`, `ablation.ablated_experiment`, `optimum.measure_optimum`, `worth.Worth`,
     `checking.Checked`, `verify.verify`.

@@ -18,9 +18,9 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
 from archsim.base.tables import DataFrame, Shown, frame_of
 from archsim.machine.system import SystemSpec
-from archsim.policies.placement_choices import POLICIES
 from archsim.runs.energy import MW_PER_W
 from archsim.runs.prices import Coefficients, build_costs
+from archsim.serving.answers.placement_choices import POLICIES
 from archsim.show.deciders import NEED_NO_ALLOCATOR, words
 from archsim.show.units import (
     TIME_UNITS,

@@ -1,8 +1,9 @@
 """Judges whether a balancer is worth its cost for a model, its recorded loads and a deployment. It is judged on later
 loads, which are held out.
 
-The placement is chosen on the first part of the loads (``archsim.policies.place``) and served on the last: tokens are
-drawn from the held-out loads, step by step, and the deployment's requests are served with and without the placement.
+The placement is chosen on the first part of the loads (``archsim.serving.answers.place``) and served on the last:
+tokens are sampled from the held-out loads, step by step, and the deployment's requests are served with and without the
+placement.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from archsim.base.errors import CapacityError, PlacementError, SpecError, did_yo
 from archsim.base.tables import DataFrame, Shown, frame_of
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.model.spec import ModelSpec
-from archsim.policies.place import NO_STEPS, Placed, place_experts, write_placed
-from archsim.policies.placement_choices import POLICIES, policy_named
 from archsim.questions.block_worth import BLOCKS, DRAWS, PAYS, GainInWorlds
 from archsim.runs.executor import do_all, shared_folder
 from archsim.runs.run import Workspace
 from archsim.serving.answers import page, runs, sure
+from archsim.serving.answers.place import NO_STEPS, Placed, place_experts, write_placed
+from archsim.serving.answers.placement_choices import POLICIES, policy_named
+from archsim.serving.answers.recorded_loads import RecordedLoads, made_history, read_history
 from archsim.serving.expert_groups import FROM_TRAFFIC
 from archsim.serving.measures import Measures
 from archsim.show.units import between, listing, percent, signed_percent, significant
 from archsim.specs.serving import RoutingSpec
 from archsim.specs.serving_files import Serving, load_serving
-from archsim.traffic.recorded_loads import RecordedLoads, made_history, read_history
 from archsim.uncertainty.estimate import SURE, interval
 
 SPARES = (0, 1, 2, 4)  # slots of a rank beyond those that hold every expert once

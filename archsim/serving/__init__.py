@@ -1,4 +1,5 @@
-"""How do requests fare over time, with arrivals, a scheduler, KV blocks and the clock of an engine?
+"""How do requests fare over time, with arrivals, a scheduler, KV blocks and the clock of an engine, and which
+deployment serves them best?
 
 Front: `serving.serve`, `serving.deploy`, `outcome.Deployment`, `serving.simulate_requests`,
     `file_requests.requests_of`, `measures.Measures`, `requests.Requests`, `simulate.Served`, `deployment.Built`,

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from archsim.base.code_digest import COMPILED, DECIDING, INERT, digest_here, digest_of
+from archsim.evidence import claims
+from archsim.serving.answers import engines, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMULATES = ("archsim.runs.simulator", "archsim.engine.loop", "archsim.engine.analytic.engine")
@@ -73,6 +75,10 @@ def test_what_simulating_a_run_imports_is_declared():
 def test_declared_rooms_are_there():
     missing = [room for room in DECIDING + INERT + COMPILED if not any(ROOT.glob(room))]
     assert missing == []
+    with pytest.raises(FileNotFoundError, match="archsim/nowhere.py"):
+        digest_of(ROOT, ("archsim/nowhere.py",))
+    for rooms in (claims._CODE, runs._SERVING, engines._SOURCES):
+        assert digest_of(ROOT, rooms)
 
 
 def compiled(tree):
@@ -124,7 +130,8 @@ def test_the_digest_is_that_of_this_checkout(copy):
     "file",
     [
         "archsim/show/page.py", "archsim/cli/sweep.py", "archsim/runs/store.py", "archsim/runs/pool.py", "archsim/runs/store.py",  # noqa: E501
-        "archsim/questions/comparison.py", "archsim/base/files.py",
+        "archsim/questions/comparison.py", "archsim/base/files.py", "archsim/serving/answers/place.py",
+        "archsim/runs/phase.py", "archsim/model/config_json.py",
     ],
 )  # fmt: skip
 def test_pages_commands_and_stores_change_no_digest(copy, file):

@@ -372,8 +372,8 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
         if options := options_file(each):
             write(OPTIONS_OF.format(role=each.role), options)
     if loads:
-        from archsim.policies.place import place_experts, write_placed
-        from archsim.traffic.recorded_loads import read_history
+        from archsim.serving.answers.place import place_experts, write_placed
+        from archsim.serving.answers.recorded_loads import read_history
 
         model, ranks = found.asked.model, (found.best.choice.decode or found.best.choice.parallel).sizes().ep
         slots = -(-model.experts // ranks) * ranks

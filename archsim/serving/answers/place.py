@@ -19,11 +19,11 @@ from archsim.base.files import sole_writer, write_text
 from archsim.base.tables import DataFrame, frame_of
 from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
-from archsim.policies.placement_choices import policy_named
-from archsim.policies.placement_costs import JudgedPlacement, PlacementCost, cost_of, judge, law_of
+from archsim.serving.answers.placement_choices import policy_named
+from archsim.serving.answers.placement_costs import JudgedPlacement, PlacementCost, cost_of, judge, law_of
+from archsim.serving.answers.recorded_loads import RecordedLoads
 from archsim.traffic import placements
 from archsim.traffic.placements import PhysicalMap, check_slots, sglang_default, write_placement
-from archsim.traffic.recorded_loads import RecordedLoads
 
 MANIFEST = "placement.json"
 NO_STEPS = "No time can be stated, as the loads are sums over an unknown number of steps. Give --tokens"

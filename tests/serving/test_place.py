@@ -18,8 +18,8 @@ from archsim.cli.main import main
 from archsim.model.attention import LayerSet
 from archsim.model.spec import ModelSpec
 from archsim.policies.load import imbalance
-from archsim.policies.placement_choices import POLICIES
-from archsim.policies.placement_costs import rank_loads
+from archsim.serving.answers.placement_choices import POLICIES
+from archsim.serving.answers.placement_costs import rank_loads
 from archsim.specs.library import load_model, load_system
 from archsim.traffic import placements
 from archsim.traffic.placements import ENGINES, PhysicalMap, read_placement, sglang_default, write_placement
