@@ -71,7 +71,7 @@ def sentence(row: PoolRow) -> str:
     """As in configs/serving/hosts.yaml."""
     keys = [f"{name}: {value}" for name in ("engine", "gpu", "dtype") if (value := getattr(row, name)) != "any"]
     keys += [f"data_parallel: {str(row.data_parallel).lower()}"] if row.data_parallel is not None else []
-    keys.append(f"decodes: {row.decodes:.3g}")
+    keys += [f"{name}: {each:.3g}" for name in ("decodes", "prompts") if (each := getattr(row, name)) != 1]
     times = {name: ns for name in ("request", "handoff") if (ns := getattr(row, name)) is not None}
     keys += [f"{name}: {ns / NS_PER_MS:.4g} ms" for name, ns in times.items()]
     keys += [f"first_after: {row.first_after}"] if row.first_after is not None else []
@@ -84,7 +84,7 @@ def _disaggregated(path: Path, known: HostFile) -> tuple[list[Cell], str, dict[s
     cases, refused = split_cases_of(rows)
     plain = plain_points(cases, known)
     points = judge_cases(cases, known, plain)
-    print("pools:", *(f"  - {sentence(row)}" for row in pools_of(plain)), sep="\n")
+    print("pools:", *(f"  - {sentence(row)}" for row in pools_of(*plain)), sep="\n")
     print("residuals:", *(f"  - {row}" for row in residual_rows(points, pools=True)), sep="\n")
     return (
         cells(map(with_own_name, points), "disaggregated"),

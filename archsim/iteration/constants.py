@@ -119,9 +119,9 @@ class FactorRow(fields.Spec):
 class PoolRow(fields.Spec):
     """Engines that prefill and others that decode, of what has these keys, each a name or ``any``; rows multiply.
     ``decodes``: of all of an iteration of those that decode, relative to an engine's that does both; that of a GPU is
-    one of its kernels, and of what laws give those that prefill, too. In place of the engine's own, where they are
-    given: ``request``, ``handoff``, and ``first_after``, of iterations that decode: a first token comes with those of a
-    decoding engine, which streams several at a time.
+    one of its kernels, and of what laws give those that prefill, too; ``prompts``: of all that laws give these. In
+    place of the engine's own, where they are given: ``request``, ``handoff``, and ``first_after``, of iterations that
+    decode: a first token comes with those of a decoding engine, which streams several at a time.
     """
 
     engine: str = ANY
@@ -130,6 +130,7 @@ class PoolRow(fields.Spec):
     # Whether ranks have requests of their own; null: either.
     data_parallel: bool | None = None
     decodes: float = 1.0
+    prompts: float = 1.0
     request: Time | None = None
     handoff: Time | None = None
     first_after: Annotated[int | None, count(1, 1000, none=True)] = None
@@ -217,7 +218,9 @@ def host_of(
     ]
     pools = [each for each in known.pools if each.of(dp, engine=engine, gpu=gpu, dtype=dtype)] if pool else []
     alone = prod(each.decodes for each in pools) if pool == DECODE else 1.0
-    kernels = prod(each.decodes for each in pools if each.gpu != ANY) if pool == PREFILL else 1.0
+    kernels = (
+        prod(each.prompts * (1.0 if each.gpu == ANY else each.decodes) for each in pools) if pool == PREFILL else 1.0
+    )
 
     def own(name: str, otherwise: float) -> float:
         return next((value for each in pools if (value := getattr(each, name)) is not None), otherwise)

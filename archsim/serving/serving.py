@@ -212,7 +212,7 @@ def deploy(serving: Serving) -> Deployment:
         decode = _built(decodes, sides.decode, scheduler, alone, DECODE)
         if isinstance(prefilled, SideSpec):
             prefills = serving.on("prefill")
-            host = host_for(prefills, PREFILL)
+            host = host_for(prefills, PREFILL, prefilled.parallel.attention.dp)
             prefill = _built(prefills, prefilled, scheduler, host, PREFILL)
             transfer = transfer_of(prefills, engine_of(prefills, prefilled.parallel), sides.transfer, host)
         else:

@@ -21,7 +21,7 @@ from archsim.laws.dominated import dominated_in
 from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
+from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER, LAWS_PROMPTS
 from archsim.serving.deployment import laws_of
 from archsim.serving.engine import ServingEngine
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
@@ -33,6 +33,8 @@ from archsim.serving.simulate import Scheduler, _put, simulate
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.library import load_experiment, load_model
 from archsim.specs.serving_files import load_serving
+from archsim.studies.serving.configuration import Configuration
+from archsim.studies.serving.engines import deployment_of
 
 EAGER_NS = 50 * MS
 
@@ -184,6 +186,25 @@ def test_sglangs_decodes_take_over_requests_as_their_version_does(version, given
     found = load_serving(file | {"disaggregated": {"prefill": side, "decode": side}})
     assert found.spec.scheduler.params["join_decodes"] == joins
     assert any("join_decodes" in each for each in found.recipe) == (not given)
+
+
+def test_prompts_of_pools_take_the_factors_of_their_ranks():
+    """At the doors of serve and of searches: of ranks that share requests, and of data-parallel ones."""
+    found = []
+    for attention in ({"tp": 4}, {"dp": 4}):
+        side = {"parallel": {"attention": attention, "experts": {"ep": 4}}}
+        file = {key: each for key, each in PLAIN.items() if key != "parallel"} | {"system": "gb200_nvl72"}
+        file |= {"engine": "sglang", "precision": {"products": "nvfp4", "experts": "nvfp4"}, "search": {"devices": 8}}
+        serving = load_serving(file | {"disaggregated": {"prefill": side, "decode": side}})
+        known = deploy(serving)
+        choice = Configuration(serving.spec.pools[0].parallel, 2, 256, 8192, prefill=1)
+        engine = engine_of(serving.on("prefill"), serving.spec.pools[0].parallel)
+        searched = deployment_of(serving, [(engine, known.prefill), (engine, known.decode)], choice)
+        factors = [each.prefill.pool.table.host[LAWS_PROMPTS] for each in (known, searched)]
+        assert factors[0] == factors[1]
+        found.append(factors[0])
+    rows = [each for each in host_file().pools if each.of(4, engine="sglang", gpu="gb200", dtype="nvfp4")]
+    assert found[1] / found[0] == pytest.approx(np.prod([each.prompts for each in rows])) != 1
 
 
 # ---- What was wrong in serving once: keys that nothing read, tables of another size, stand-ins that were never

@@ -789,11 +789,28 @@ def points(late, iterations, slower):
 
 def test_pools_are_given_what_their_points_are_late_and_slower():
     engine, kind, cell = pools_of(points(160.0, 8, 1.1))
-    assert (engine.engine, engine.request, engine.handoff, engine.first_after) == ("vllm", 0, 160e6, 9)
+    assert (engine.engine, engine.request, engine.first_after) == ("vllm", 0, 9)
+    assert engine.handoff == pytest.approx(160e6)
     assert (cell.gpu, cell.dtype) == ("gb200", "nvfp4") and cell.first_after is None
     assert kind.data_parallel is False and cell.data_parallel is None
     assert engine.decodes * kind.decodes * cell.decodes == pytest.approx(1.1, abs=0.03)
     assert 1 < cell.decodes < kind.decodes < engine.decodes  # held towards 1 more strongly
+
+
+def test_prompts_of_data_parallel_ranks_take_as_long_as_ttft_says():
+    """Simulated at factors of 1 and 2 on prompts, and measured at 1.7."""
+    own = {"prefill_attention_dp": 4, "tpot_ms": 10.0}
+    ttft = np.array([100.0, 200.0, 400.0, 800.0, 1600.0])
+
+    def slower(factor):
+        return [Point(row | {"group": str(at), "ttft_ms": each * 1.7 + 50}, each * factor, 10.0)
+                for at, each in enumerate(ttft) for row in [points(0, 0, 1)[0].row | own]]  # fmt: skip
+
+    found = pools_of(slower(1.0), slower(2.0))
+    known = host_file().model_copy(update={"pools": found})
+    of = [host_of("vllm", load_model("deepseek-v3"), "gb200", "nvfp4", "nvfp4", known, "prefill", dp) for dp in (1, 4)]
+    assert of[1].prompts / of[0].prompts == pytest.approx(1.7, rel=0.1) and found[0].first_after < 8
+    assert of[1].decodes == of[0].decodes
 
 
 def test_pools_decode_by_their_own_constants():
@@ -805,7 +822,7 @@ def test_pools_decode_by_their_own_constants():
     slower = then.decodes / both.decodes
     assert slower == pytest.approx(then.iteration_ns / both.iteration_ns) == pytest.approx(1.1, abs=0.03)
     assert first.prompts / both.prompts == pytest.approx(known.pools[-1].decodes)
-    assert first.decodes == both.decodes and first.handoff_ns == 160e6 and first.first_after == 9
+    assert first.decodes == both.decodes and first.handoff_ns == pytest.approx(160e6) and first.first_after == 9
     assert first.request_ns == 0 < both.request_ns and both.first_after == 2
     elsewhere = host_of("vllm", model, "h100", "fp8_block", "fp8_block", known, "decode")
     assert 1.01 < elsewhere.decodes / host_of("vllm", model, "h100", "fp8_block", "fp8_block", known).decodes < 1.1

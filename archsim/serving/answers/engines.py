@@ -199,15 +199,16 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[
 def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:
     """Engines that are built, in the numbers and with the batch limits of a choice. Raises CapacityError."""
     scheduler = _scheduler(serving, choice.max_num_seqs, choice.max_num_batched_tokens)
-    counts, hosts = [choice.instances], [host_for(serving, PREFILL if choice.prefill else "")]
+    pool = PREFILL if choice.prefill else ""
+    counts, hosts = [choice.instances], [host_for(serving, pool, choice.parallel.attention.dp)]
     if choice.prefill:
         counts = [choice.prefill, choice.instances - choice.prefill]
         hosts.append(host_for(serving, DECODE, (choice.decode or choice.parallel).attention.dp))
     built = []
     for (engine, known), count, host in zip(sides, counts, hosts, strict=False):
         table = known.pool.table._replace(host=host.of_iterations(choice.max_num_seqs))
-        pool = known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler), table=table)
-        built.append(known._replace(pool=pool))
+        blocks = kv_blocks(engine, scheduler)
+        built.append(known._replace(pool=known.pool._replace(instances=count, kv_blocks=blocks, table=table)))
     if choice.decode_seqs:
         built[1] = built[1]._replace(pool=built[1].pool._replace(most=choice.decode_seqs))
     host = hosts[0]
