@@ -83,9 +83,14 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
         put(tree, keys, each, head, expand)
 
 
-def replaces(axis: str, key: str) -> bool:
-    """Whether the values of an axis replace what is put at a key. Requests come in one way."""
-    one, other = (full_key(tuple(each.split(".")), each).split(".") for each in (axis, key))
+def follows(key: str, value: Any) -> bool:
+    """Whether it is a word for the sizes of experts, to be put after those of attention, whose product they share."""
+    return key.strip() in ("experts", "parallel.experts") and str(value).strip() in _LAYOUTS["parallel.experts"]
+
+
+def replaces(axis: str, value: Any, key: str) -> bool:
+    """Whether an axis, with such a value, replaces what is put at a key. Requests come in one way."""
+    one, other = (full_key(tuple(at.split(".")), at, each).split(".") for at, each in ((axis, value), (key, None)))
     both = min(len(one), len(other))
     ways = {each[1] for each in (one, other) if each[0] == "requests" and len(each) > 1 and each[1] in _WAYS}
     return one[:both] == other[:both] or len(ways) == 2

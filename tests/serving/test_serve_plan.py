@@ -393,6 +393,7 @@ ONE = {"concurrency": 1, "input": {"fixed": 3}, "output": {"fixed": 3}}
     [
         ({"rate": ["2/s", "4/s"]}, "--rate 9", True), ({"requests.arrivals.rate": ["2/s"]}, "--users 9", True),
         ({"slo.tpot": ["20 ms"]}, "--tpot 30ms", True), ({"requests": [ONE]}, "--rate 9", True),
+        ({"experts": ["tp", "ep"]}, "--rate 9", False),
         ({"slo.tpot": ["20 ms"]}, "--ttft 3s", False), ({"requests.arrivals.burstiness": [1, 2]}, "--rate 9", False),
     ],
 )  # fmt: skip
@@ -441,4 +442,7 @@ def test_a_word_for_sizes_refuses_a_misspelt_key_of_the_file_with_its_place(text
 
 def test_a_word_for_the_sizes_of_experts_replaces_those_of_another_number_of_ranks():
     given = load_serving("serve_h200").given | {"parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}}}
-    assert load_serving(given, ["tp=4", "experts=ep"]).spec.parallel.experts.ep == 4
+    for texts in (["tp=4", "experts=ep"], ["experts=ep", "tp=4"]):
+        assert load_serving(given, texts).spec.parallel.experts.ep == 4
+    swept = given | {"sweep": {"grid": {"experts": ["ep", "tp"], "tp": [2, 4]}}}
+    assert load_serving(swept).spec.parallel.experts.ep == 2
