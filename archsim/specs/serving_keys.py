@@ -53,7 +53,7 @@ _PARTS = ("requests", "scheduler", "slo", "speculation", "parallel", "precision"
 _LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "parallel": ("tp", "ep", "dp"), "parallel.attention": ("tp", "dp"), "parallel.experts": ("tp", "ep"),
 })  # fmt: skip
-# Keys that need more than a number or a word, with what to write.
+# Keys that need more than a number or true, with what to write.
 _EXAMPLES: Mapping[str, str] = MappingProxyType({
     "faults": "[{at: 60 s, rank: 0, recovery: 30 s}]",
     "disaggregated": "{prefill: {parallel: {attention: {tp: 8}}}, decode: {parallel: {attention: {tp: 8}}}}",
@@ -117,7 +117,7 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
             yield ("parallel", "attention"), {"tp" if value == "tp" else "dp": ranks}
         if path != "parallel.attention" and value != "dp":
             yield ("parallel", "experts"), {value: ranks}
-    elif path in _EXAMPLES and not isinstance(value, dict | list) and value not in (None, "none"):
+    elif path in _EXAMPLES and isinstance(value, int | float):
         raise SpecError(f"{head}: {path} needs more than {describe(value)}. Write {path}={_EXAMPLES[path]}")
     elif path == "policies" and isinstance(value, str | dict):
         yield (path,), [value]
