@@ -81,8 +81,8 @@ def _refuse_swept(args: argparse.Namespace, given: Mapping[str, object]) -> None
     from archsim.specs.serving_keys import replaces
 
     axes = load_serving(args.file, args.overrides).axes if given else {}
-    for key, axis in product(given, axes):
-        if replaces(axis, key):
+    for key, (axis, values) in product(given, axes.items()):
+        if replaces(axis, values[0], key):
             option = f"--{key.split('.')[-1] if key != 'requests.trace' else 'requests'}"
             raise SpecError(
                 f"{option} has no effect beside the axis {axis} of `sweep:` in {args.file}. Leave it out, or give the "

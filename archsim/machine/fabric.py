@@ -286,7 +286,8 @@ class TopologySpec(Spec):
             raise KeyProblem(("edges",), f"topology {self.name} lists no edges; expected name: edges")
         for key in ("dies", "params"):
             if getattr(self, key) and not self.is_function:
-                instead = f". Write mesh: {{x: {self.dies}, y: 1}} beside it" if key == "dies" else ""
+                size = "x: …, y: …" if self.name in _GRIDS else f"x: {self.dies}, y: 1"
+                instead = f". Write mesh: {{{size}}} beside it" if key == "dies" else ""
                 raise KeyProblem(
                     (key,), f"only your own package.module:function takes {key}, not topology {self.name}{instead}"
                 )

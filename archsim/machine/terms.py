@@ -86,7 +86,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("link_efficiency", "write d2d.efficiency"),
     ("latency latency_ns latency_per_hop read_latency", "write d2d.hop_latency (a hop), hbm.latency (a read) or llc.hit (a hit)"),
     ("router_area arbitration qos routing adaptive_routing", f"{_ROUTER}; routes follow the topology, shortest first, and go around dead links"),
-    ("dies", "write their number as mesh: {x: 5, y: 5}, beside topology: ring as mesh: {x: 12, y: 1}, or as fabric: {levels: [...]}"),
+    ("dies", "write their number as mesh: {x: 5, y: 5}, for topology: ring or switch as a line, mesh: {x: 12, y: 1}, or as fabric: {levels: [...]}"),
     ("stacks_per_die bandwidth_per_stack capacity_per_stack height", "write hbm.bandwidth and hbm.capacity of all stacks of a die, and hbm.stacks_on_carrier"),
     ("pins pin_speed data_rate bus_width controllers write_bandwidth", "write hbm.bandwidth, of all pins of a die, reads and writes together"),
     ("phy_area", "the PHY's area follows from hbm.bandwidth by the coefficient hbm_mm2_per_tb_per_s; the whole die's is made.area"),

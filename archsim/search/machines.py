@@ -16,12 +16,11 @@ import numpy as np
 
 from archsim.base import config_files, errors
 from archsim.iteration.layers import has_experts
-from archsim.iteration.memory import fit_of
 from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
-from archsim.policies.registry import place_experts
 from archsim.runs.executor import do_all
 from archsim.runs.plan import select
+from archsim.runs.point_measures import PartMeasures
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.search.frontier import Curve
@@ -276,10 +275,15 @@ def run_of(experiment: ExperimentSpec, explains: bool = True) -> tuple[Run, Simu
     refused whatever the batch.
     """
     selection = select(experiment, refuse=explains)
-    (run,) = selection.runs()
-    if not explains and run.assumptions.capacity == "finite":
-        if not fit_of(run, place_experts(run.policy, run.model, run.system.dies)).fits:
-            raise errors.CapacityError(f"{run.name} does not fit")
+    (number,) = selection.kept
+    point = selection.plan.point(number)
+    if not explains and point.assumptions.capacity == "finite":
+        if not PartMeasures(selection.maker.contexts).fits(point):
+            raise errors.CapacityError(
+                f"{point.model.name} with a batch of {point.batch} does not fit on {point.system.name}. Give a smaller "
+                "batch, or more dies"
+            )
+    (run,) = selection.maker.runs([point])
     return run, Simulator(selection.maker.traces)
 
 

@@ -165,6 +165,8 @@ def experiment_or_machine(
     system = load_system(source, [each.removeprefix("systems.0.") for each in overrides])
     free = " No dispatch or combine of its GPU was measured, so these take links alone." * _lacks_transfers(system)
     begin = f"{system.name} is a machine alone, so "
+    if named:
+        references.resolve("models", named, yaml.Place(f"--model {named}"), None)
     models = (named,) if named else _models_by_size()
     for model, way in _fitting(system, models):
         how = f"{way[0]} requests per die and attention {way[1]}"

@@ -20,7 +20,7 @@ from archsim.specs.policy_axes import spread_policies
 from archsim.specs.recipes import with_recipe
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, find_traffic, folders_around, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
-from archsim.specs.serving_keys import precision_word, put_key
+from archsim.specs.serving_keys import follows, precision_word, put_key
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_of_serving
 
 DEFAULT_POLICY = "ep"
@@ -85,12 +85,14 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     tree, folder = tree_of(source), folder_of(source)
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
-    apply_overrides(tree, overrides, lambda keys: None, put_key)
+    texts = sorted(overrides, key=lambda text: follows(*text.partition("=")[::2]))
+    apply_overrides(tree, texts, lambda keys: None, put_key)
     spread_policies(tree)
     _find_traffic(tree, folder)
     given = deepcopy(tree.data)
     axes = validation.validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
-    for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
+    chosen = cell or {path: values[0] for path, values in axes.items()}
+    for path, value in sorted(chosen.items(), key=lambda each: follows(*each)):
         head = f"{tree.place(('sweep',))}: {path}: {value}"
         put_key(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
     word = precision_word(tree)

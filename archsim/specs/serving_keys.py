@@ -7,9 +7,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, get_args
 
-from archsim.base import yaml
+from archsim.base import validation, yaml
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Spec
+from archsim.base.quantities import describe
 from archsim.model.checkpoints import PRECISIONS
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.overrides import put
@@ -39,7 +40,7 @@ _SPOKEN: Mapping[str, str] = MappingProxyType({
     "scheduler.max_num_batched_tokens": "chunked_prefill_size prefill_chunk chunk chunk_size max_num_tokens",
     "scheduler.max_num_seqs": "max_running_requests max_batch max_batch_size batch_size batch",
     "utilisation": "gpu_memory_utilization mem_fraction_static", "faults": "failures failed_gpus",
-    DRAFTS: "num_speculative_tokens speculative_num_draft_tokens num_draft_tokens drafts mtp nextn",
+    DRAFTS: "num_speculative_tokens speculative_num_steps drafts mtp nextn",
     "speculation": "speculative_decoding spec_decode", "speculation.acceptance": "acceptance_rate",
     OFFLOAD: "kv_offload kv_offloading hicache", "disaggregated": "disagg disaggregation pd",
     "policies": "policy balancer load_balancer load_balancing",
@@ -48,7 +49,15 @@ _SPOKEN: Mapping[str, str] = MappingProxyType({
 NAMES: Mapping[str, str] = MappingProxyType({name: key for key, names in _SPOKEN.items() for name in names.split()})
 # Parts whose keys may be named by their last part alone.
 _PARTS = ("requests", "scheduler", "slo", "speculation", "parallel", "precision", "kv_store", "host")
-_LAYOUTS = ("tp", "ep", "dp")  # words in place of sizes: over all devices of an engine
+# Words in place of sizes: over all devices of an engine. dp alone leaves experts as they are.
+_LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "parallel": ("tp", "ep", "dp"), "parallel.attention": ("tp", "dp"), "parallel.experts": ("tp", "ep"),
+})  # fmt: skip
+# Keys that need more than a number or true, with what to write.
+_EXAMPLES: Mapping[str, str] = MappingProxyType({
+    "faults": "[{at: 60 s, rank: 0, recovery: 30 s}]",
+    "disaggregated": "{prefill: {parallel: {attention: {tp: 8}}}, decode: {parallel: {attention: {tp: 8}}}}",
+})  # fmt: skip
 # Ways in which requests come → what a file says beside them alone, which gives way to another.
 _WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "trace": ("arrivals", "input", "output", "prefixes", "sessions", "count"),
@@ -74,9 +83,14 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
         put(tree, keys, each, head, expand)
 
 
-def replaces(axis: str, key: str) -> bool:
-    """Whether the values of an axis replace what is put at a key. Requests come in one way."""
-    one, other = (full_key(tuple(each.split(".")), each).split(".") for each in (axis, key))
+def follows(key: str, value: Any) -> bool:
+    """Whether it is a word for the sizes of experts, to be put after those of attention, whose product they share."""
+    return key.strip() in ("experts", "parallel.experts") and str(value).strip() in _LAYOUTS["parallel.experts"]
+
+
+def replaces(axis: str, value: Any, key: str) -> bool:
+    """Whether an axis, with such a value, replaces what is put at a key. Requests come in one way."""
+    one, other = (full_key(tuple(at.split(".")), at, each).split(".") for at, each in ((axis, value), (key, None)))
     both = min(len(one), len(other))
     ways = {each[1] for each in (one, other) if each[0] == "requests" and len(each) > 1 and each[1] in _WAYS}
     return one[:both] == other[:both] or len(ways) == 2
@@ -95,11 +109,18 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
     elif path == "speculation" and value in ("mtp", "ngram"):
         given = tree.data.get("speculation")
         yield ("speculation",), {"draft_tokens": 1} | (given if isinstance(given, dict) else {}) | {"method": value}
-    elif path in ("parallel", "parallel.experts", "parallel.attention") and value in _LAYOUTS:
-        ranks = _ranks_of(tree, head)
-        if path == "parallel":
+    elif path in _LAYOUTS and isinstance(value, str):
+        if value not in _LAYOUTS[path]:
+            raise SpecError(f"{head}: {path} is sizes or one of {', '.join(_LAYOUTS[path])}, not {value!r}")
+        ranks = _ranks_of(tree, head, path != "parallel.attention" and value != "dp")
+        if path != "parallel.experts":
             yield ("parallel", "attention"), {"tp" if value == "tp" else "dp": ranks}
-        yield ("parallel", "attention" if path.endswith("attention") else "experts"), {value: ranks}
+        if path != "parallel.attention" and value != "dp":
+            yield ("parallel", "experts"), {value: ranks}
+    elif path in _EXAMPLES and isinstance(value, int | float):
+        raise SpecError(f"{head}: {path} needs more than {describe(value)}. Write {path}={_EXAMPLES[path]}")
+    elif path == "policies" and isinstance(value, str | dict):
+        yield (path,), [value]
     elif path == "precision" and isinstance(value, str):
         given = tree.data.get("precision")
         yield ("precision",), {"kv": given["kv"]} if isinstance(given, dict) and "kv" in given else {}
@@ -116,23 +137,33 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
         yield tuple(path.split(".")), value
 
 
-def _ranks_of(tree: yaml.Tree, head: str) -> int:
-    """Devices of an engine, over which a word such as tp spreads. Raises SpecError where sides have their own."""
-    if "disaggregated" in tree.data and isinstance(tree.data["disaggregated"], dict):
+def _ranks_of(tree: yaml.Tree, head: str, replaced: bool) -> int:
+    """Devices of an engine, over which a word such as tp spreads. ``replaced``: the sizes of experts are, and may be
+    those of another number of ranks. Raises SpecError where sides have their own.
+    """
+    if isinstance(tree.data.get("disaggregated"), dict):
         raise SpecError(f"{head}: each side of disaggregated has its own sizes. Give disaggregated.decode.parallel")
-    return ParallelSpec.model_validate(tree.data.get("parallel") or {}).ranks
+    if replaced and isinstance(tree.data.get("parallel"), dict):
+        tree.data["parallel"].pop("experts", None)
+    return _parallel_of(tree).ranks
+
+
+def _parallel_of(tree: yaml.Tree, side: yaml.Keys = ()) -> ParallelSpec:
+    keys = (*side, "parallel")
+    return ParallelSpec() if tree.find(keys) is None else validation.validate(ParallelSpec, tree, keys)
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic; 0:
     none.
     """
-    given = tree.data.get("disaggregated")
-    both = [given.get("prefill"), given.get("decode")] if isinstance(given, dict) else [tree.data]
-    sides = [each for each in both if isinstance(each, dict)]
-    every = [ParallelSpec.model_validate(each.get("parallel") or {}).sizes().ep for each in sides]
+    sides: list[yaml.Keys] = [()]
+    if isinstance(tree.data.get("disaggregated"), dict):
+        sides = [("disaggregated", side) for side in ("prefill", "decode")]
+        sides = [side for side in sides if isinstance(tree.find(side), dict)]
+    every = [_parallel_of(tree, side).sizes().ep for side in sides]
     ranks = every[0] if every else 1
-    if value and (len(set(every)) > 1 or any(isinstance(each.get("experts_on"), dict) for each in sides)):
+    if value and (len(set(every)) > 1 or any(isinstance(tree.find((*side, "experts_on")), dict) for side in sides)):
         raise SpecError(
             f"{head}: ranks of the sides of disaggregated share experts differently. Give slots beside them: policies: "
             "[{name: eplb, placement: {name: redundant, slots: 2}, allocation: even}]"
@@ -149,7 +180,7 @@ def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[s
 
 def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:
     """The key in full; its ``value`` may decide which. Raises SpecError."""
-    if names == ("experts",) and value in _LAYOUTS:
+    if names == ("experts",) and value in _LAYOUTS["parallel"]:
         return "parallel.experts"
     path, known = ".".join(names), _roots()
     lower = path.replace("-", "_").lower()
@@ -158,6 +189,8 @@ def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:
         return named if len(names) == 2 and path not in _paths() and named.startswith(f"{names[0]}.") else path
     if lower in (REDUNDANT, *NAMES):
         return NAMES.get(lower, lower)
+    if lower in ("speculative_num_draft_tokens", "num_draft_tokens"):
+        raise SpecError(f"{head}: {path} counts the verified token, too. Give speculative_num_steps, one less")
     found = [each for each in _paths() if each.split(".")[-1] == names[0].replace("-", "_")]
     if len(found) > 1:
         raise SpecError(f"{head}: {names[0]} may be {' or '.join(found)}. Give one of them")

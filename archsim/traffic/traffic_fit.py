@@ -27,10 +27,8 @@ from archsim.traffic.traffic_model import OTHER
 LEAST_REQUESTS = 8
 """Minimum number of requests for a task to have its own shares; all others form one task, 'other'."""
 
-OPENING = (*range(12), 17, 49)
-"""First iterations of the phases of a trace with decode steps: answers start with the same experts, then diverge. A
-step has its own phase while that predicts subjects better that were left out (gpt-oss-20b: until step 10).
-"""
+OPENING = (*range(10), 17, 49)
+"""First iterations of the phases of a trace with decode steps: answers start with the same experts, then diverge."""
 
 SCRIPTED = 0.5
 """Script from which a step has no experts of its own that were seen once: other components choose those."""

@@ -357,6 +357,8 @@ BY_NAME = {
     "isl=77": ("requests.input.mean", 77),
     "qps=3": ("requests.arrivals.rate", 3.0),
     "gpu=h20_cluster": ("system", "h20_cluster"),
+    "policy=ep": ("policies", ("ep",)),
+    "parallel=dp": ("parallel.attention.dp", 8),
 }
 
 
@@ -391,6 +393,7 @@ ONE = {"concurrency": 1, "input": {"fixed": 3}, "output": {"fixed": 3}}
     [
         ({"rate": ["2/s", "4/s"]}, "--rate 9", True), ({"requests.arrivals.rate": ["2/s"]}, "--users 9", True),
         ({"slo.tpot": ["20 ms"]}, "--tpot 30ms", True), ({"requests": [ONE]}, "--rate 9", True),
+        ({"experts": ["tp", "ep"]}, "--rate 9", False),
         ({"slo.tpot": ["20 ms"]}, "--ttft 3s", False), ({"requests.arrivals.burstiness": [1, 2]}, "--rate 9", False),
     ],
 )  # fmt: skip
@@ -419,8 +422,27 @@ def test_requests_come_as_they_are_given_last(tmp_path):
         ("redundant_experts=12", "8 ranks .* 0, 8, 16, 24"), ("seed=3", "requests.seed or speculation.seed"),
         ("max_num_sequences=3", "did you mean 'max_num_seqs'"), ("kv_offload=true", "its capacity"),
         ("precision=fp9", "unknown precision 'fp9'.*known: bf16, fp8"), ("drafts=2", "acceptance: how many drafts are"),
+        ("speculative_num_steps=2", "acceptance: how many drafts are"),
+        ("speculative-num-draft-tokens=3", "Give speculative_num_steps"), ("num_draft_tokens=3", "one less"),
+        ("experts=dp", "parallel.experts .*tp, ep"), ("attention=ep", "parallel.attention .*tp, dp"),
+        ("failures=1", r"faults=\[{at: "), ("pd=true", "disaggregated={prefill: "),
     ],
 )  # fmt: skip
 def test_a_name_of_no_key_or_of_several_is_refused(text, words):
     with pytest.raises(SpecError, match=words):
         load_serving("serve_h200", [text])
+
+
+@pytest.mark.parametrize("text", ["experts=ep", "parallel=tp", "redundant_experts=8"])
+def test_a_word_for_sizes_refuses_a_misspelt_key_of_the_file_with_its_place(text):
+    given = load_serving("serve_h200").given | {"parallel": {"atention": {"tp": 8}}}
+    with pytest.raises(SpecError, match="parallel.atention: unknown key; did you mean 'attention'"):
+        load_serving(given, [text])
+
+
+def test_a_word_for_the_sizes_of_experts_replaces_those_of_another_number_of_ranks():
+    given = load_serving("serve_h200").given | {"parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}}}
+    for texts in (["tp=4", "experts=ep"], ["experts=ep", "tp=4"]):
+        assert load_serving(given, texts).spec.parallel.experts.ep == 4
+    swept = given | {"sweep": {"grid": {"experts": ["ep", "tp"], "tp": [2, 4]}}}
+    assert load_serving(swept).spec.parallel.experts.ep == 2

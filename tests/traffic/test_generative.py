@@ -29,7 +29,7 @@ from archsim.traffic.preset_files import fit_preset, write_load_preset
 from archsim.traffic.subjects import collect, traffic_of
 from archsim.traffic.synthetic import SyntheticTraffic
 from archsim.traffic.traffic_adjust import simulate
-from archsim.traffic.traffic_fit import OPENING, fit_trace, known_tasks, own_subjects, subject_figures
+from archsim.traffic.traffic_fit import fit_trace, known_tasks, own_subjects, subject_figures
 from archsim.traffic.traffic_heads import read_head
 from archsim.traffic.traffic_model import save_model
 from archsim.traffic.traffic_presets import (
@@ -63,25 +63,6 @@ def like(model, recorded, seed):
     """Traffic generated like the recorded."""
     names, task = known_tasks(recorded)
     return simulate(model, recorded.lengths, [model.task_names.index(names[each]) for each in task], seed=seed)
-
-
-def test_steps_have_a_phase_of_their_own_while_that_predicts_other_subjects_better(shared):
-    """Whole subjects in four folds, of gpt-oss-20b: with each left out, by how probable the loads of a step make those
-    of the other folds, beside the loads of all of steps 9 to 16.
-    """
-    trace = open_trace(str(shared / "data/traces" / TRACES["gpt-oss-20b"]), load_model("gpt-oss-20b"))
-    fold = np.repeat(trace.request_subject, np.diff(trace.request_offsets)) % 4
-    base = statistics.loads(trace) / trace.experts[:, 0].size
-    at = [(trace.iteration == step) & (fold == each) for each in range(4) for step in range(9, 17)]
-    loads = np.stack([statistics.loads(trace, rows) for rows in at]).reshape(4, 8, *base.shape)
-    for left in range(4):
-        kept = np.delete(loads, left, axis=0)  # [fold, step, layer, expert]
-        others = kept.sum(axis=0) - kept
-        own, together = ((each + base) / (each + base).sum(axis=-1, keepdims=True)
-                         for each in (others, others.sum(axis=1, keepdims=True)))  # fmt: skip
-        better = (kept * np.log(own / together)).sum(axis=(0, 2, 3)) > 0
-        first = 9 + int(np.argmin(better))
-        assert OPENING[: first + 1] == (*range(first + 1),) and OPENING[first + 1] == 17
 
 
 def deepseek(**parameters):
