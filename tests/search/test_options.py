@@ -331,3 +331,5 @@ def test_a_best_value_that_is_the_same_in_all_samples_has_no_range():
     sure, ones = SimpleNamespace(judged="requests_per_s", options=options), dict.fromkeys(names, 1.0)
     said = best_sentence(sure, names, ones, "", ones, {})
     assert "2.50 requests per second (in all samples)" in said and "(2.50–2.50)" not in said
+    options[0].samples["requests_per_s"] = np.array([0.0, *[2.0] * 7])
+    assert "(at least 1.25) that with 2" in (said := best_sentence(sure, names, ones, "", ones, {})), said
