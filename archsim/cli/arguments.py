@@ -64,9 +64,13 @@ class Parser(argparse.ArgumentParser):
         if left:
             word = left[0].partition("=")[0]
             hint = did_you_mean(word, self._options) if word.startswith("--") else ""
-            keys = _OF_DEPLOYMENT if self.prog.endswith("serve") else _OF_EXPERIMENT
-            if word in keys and "--set" in self._options:
-                value = left[0].partition("=")[2] or next(iter(left[1:]), "NAME")
+            of_deployment = self.prog.endswith("serve") or getattr(found, "deployment", None)
+            keys = _OF_DEPLOYMENT if of_deployment else _OF_EXPERIMENT
+            of_any = " hardware " in self.prog or self.prog.endswith(" check")  # files that may have no such key
+            if word in keys and "--set" in self._options and not of_any:
+                _, equals, value = left[0].partition("=")
+                value = value if equals else next(iter(left[1:]), "--")
+                value = ("N" if word == "--batch" else "NAME") if value.startswith("--") else value
                 hint = f"; write --set {keys[word].format(value)}"
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left

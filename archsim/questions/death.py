@@ -49,14 +49,17 @@ class Death:
         moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
         times = (self.before_ns / 1e6, self.after_ns / 1e6, self.balanced_ns / 1e6)
         before, after, balanced = (carried_digits(each, min(times), max(times)) for each in times)
+        instead = f"{after} ms as before" if after == before else f"{after} instead of {before} ms"
+        steps = f"{self.steps:,} decode step{'' if self.steps == 1 else 's'}" if self.steps else ""
         if self.steps is None:
             do, why = "leave the other experts where they are", "and the step is no faster after it"
+        elif steps:
+            do, why = f"take that placement if the die stays dead for {steps} or more", f"won back after {steps}"
         else:
-            do = f"take that placement if the die stays dead for {self.steps:,} decode steps or more"
-            why = f"won back after {self.steps:,} decode steps"
+            do, why = "take that placement at once", "won back at once"
         return [
             f"If die {self.die} of {self.dies} fails, a decode step takes {change[0]} time with its experts on the "
-            f"dies with fewest ({after} instead of {before} ms, by the MoE layers that ran), and {change[1]} "
+            f"dies with fewest ({instead}, by the MoE layers that ran), and {change[1]} "
             f"({balanced} ms) with the policy's placement for {self.dies - 1} dies: {do}.",
             f"fewest:    {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
             f"placement: {moved}, {why}",

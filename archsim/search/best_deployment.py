@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -61,6 +62,8 @@ def _over(values: Sequence[np.ndarray], at: int, base: int, names: Sequence[str]
 def _written(ends: Interval) -> tuple[str, str]:
     """The middle, and its range."""
     middle, low, high = written_interval(ends.p50, ends.p05, ends.p95)
+    if not math.isfinite(ends.p95):  # of a ratio to what is 0 in some samples
+        return middle, f"at least {low}"
     return middle, f"{low}–{high}" if low != high else "in all samples"
 
 

@@ -60,9 +60,17 @@ def test_the_best_value_of_a_key_is_held_against_the_first_with_its_range(answer
     assert "standard error of 2 of 16 layers" in first
 
 
-def test_what_costs_less_is_held_against_the_first_by_the_same_measure():
-    """Of a dearer best value, a cheaper one is named with its ratio of whole iterations, as that of the best is."""
-    rows = {"mesh": (1.0, 1.0, 1.0), "full": (1.2, 1.1, 5.2), "switch": (1.16, 1.08, 1.01)}  # layers, whole, USD
+@pytest.mark.parametrize(
+    ("switch", "advice"),
+    [
+        ((1.16, 1.08, 1.01), ", and switch is 1.08\u00a0× as fast for the same price, so take switch"),
+        ((1.16, 0.9, 1.01), ""),
+        ((0.9, 1.08, 1.01), ", and switch is 1.08\u00a0× as fast for the same price, so take switch"),
+    ],
+)
+def test_what_costs_less_is_held_against_the_first_by_the_same_measure(switch, advice):
+    """Of a dearer best value, a cheaper one is chosen and named by whole iterations, as the best is."""
+    rows = {"mesh": (1.0, 1.0, 1.0), "full": (1.2, 1.1, 5.2), "switch": switch}  # layers, whole, USD
     able = {
         (name,): (SimpleNamespace(name=name, row={
             "tokens_per_s": layers, "batch": 1, "iteration_ns": 1e9 / whole, "cost_usd": usd
@@ -71,7 +79,7 @@ def test_what_costs_less_is_held_against_the_first_by_the_same_measure():
     }  # fmt: skip
     rates = SimpleNamespace(rates=lambda ran, whole=False: np.full(16, rows[ran.name][whole]))
     said = _for_the_price(rates, able, lambda design: design[0], ("full",), ("mesh",))
-    assert said == "; it costs 5.2 × as much, and switch is 1.08\u00a0× as fast for the same price, so take switch"
+    assert said == f"; it costs 5.2 × as much{advice}"
 
 
 def test_values_that_gain_nothing_are_a_tie_and_the_cheapest_is_named(answered):

@@ -231,6 +231,13 @@ def test_a_die_that_dies(tmp_path, capsys):
     assert "0.2814 instead of 0.2810 ms" in slow.lines[0] and "leave the other experts" in slow.lines[0]
     fast = replace(slow, balanced_ns=281_170.0)
     assert fast.steps == 2500 and "2,500 decode steps" in fast.lines[0]
+    once = replace(fast, moved_ns=1.0)
+    assert (
+        once.steps == 1 and "1 decode step or more" in once.lines[0] and once.lines[2].endswith("after 1 decode step")
+    )
+    free = replace(fast, moved_ns=0.0, after_ns=281_000.3, balanced_ns=270_000.0)
+    assert "placement at once" in free.lines[0] and "instead of" not in free.lines[0], free.lines
+    assert not any("0 decode step" in line for line in free.lines)
     with pytest.raises(SpecError, match=r"die 6\b.*\b6\b.* small\b.*\b5\b"):
         death_of(chosen, 6)
     assert main(["run", written(tmp_path, experiment(systems=[SYSTEM])), "--die-dies", "4"]) == 0

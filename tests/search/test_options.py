@@ -248,7 +248,32 @@ def test_two_deployments_have_no_digits_beyond_their_range_and_no_number_instead
     said = pair_sentence(both, "kv bf16", "kv fp8", {"kv bf16": 1, "kv fp8": 1}, "", {}, {}, False)
     assert not [each for each in re.findall(r"([\d.,]+) instead of ([\d.,]+)", said) if each[0] == each[1]]
     assert not re.search(r"\d\.\d{4}", said) and ("goodput stays at" in said) == (spread < 1e-3)
+    assert (said.count(" stays at ") == 3) == (spread < 1e-3) and "0\u00a0% to +0\u00a0%" not in said
     assert times_text(1.02581, 1.02402, 1.02951) == "1.026\u00a0× (1.024–1.030)"
+
+
+@pytest.mark.parametrize(
+    ("goodputs", "tpots", "parts"),
+    [
+        (
+            [[40] * 4, [0] * 4],
+            [[29] * 4, [29.05, 29.06, 29.06, 29.07]],
+            ["is 0 instead of 40", "(0 ×", "+0.2\u00a0% to"],
+        ),
+        (
+            [[0] * 4, [40] * 4],
+            [[29] * 4, [20, 29, 29, 40]],
+            ["none with a in all samples", "TPOT is 29 ms with both ("],
+        ),
+        ([[0, 0, 0, 4], [0, 0, 4, 4]], [[29] * 4] * 2, ["none with a in 75", "TPOT stays at 29 ms"]),
+        ([[0, 4, 4, 4], [4, 4, 4, 4]], [[29] * 4] * 2, ["1.00 ×, at least 1"]),
+    ],
+)
+def test_a_deployment_without_goodput_has_no_ratio_and_times_that_spread_do_not_stay(goodputs, tpots, parts):
+    options = tuple(of_samples(name, *np.array([goodputs[at], [400] * 4, tpots[at]])) for at, name in enumerate("ab"))
+    both = SimpleNamespace(options=options, judged="goodput_per_s")
+    said = pair_sentence(both, "a", "b", {"a": 1, "b": 1}, "", {}, {}, False)
+    assert all(each in said for each in parts) and "sample by sample" not in said and ",000" not in said, said
 
 
 def test_a_limit_that_some_samples_miss_is_not_called_the_value():
@@ -306,3 +331,5 @@ def test_a_best_value_that_is_the_same_in_all_samples_has_no_range():
     sure, ones = SimpleNamespace(judged="requests_per_s", options=options), dict.fromkeys(names, 1.0)
     said = best_sentence(sure, names, ones, "", ones, {})
     assert "2.50 requests per second (in all samples)" in said and "(2.50–2.50)" not in said
+    options[0].samples["requests_per_s"] = np.array([0.0, *[2.0] * 7])
+    assert "(at least 1.25) that with 2" in (said := best_sentence(sure, names, ones, "", ones, {})), said

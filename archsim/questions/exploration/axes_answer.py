@@ -321,8 +321,8 @@ def _for_the_price(
     drawn: Drawn, able: Mapping[tuple[int, ...], tuple[Ran, np.ndarray]], label: Label, chosen: tuple[int, ...],
     over: tuple[int, ...],
 ) -> str:  # fmt: skip
-    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price, so take switch``; the
-    measure is that of the whole sentence. '' where the best costs hardly more than what it is compared with.
+    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price, so take switch``,
+    chosen by whole iterations where both have them. '' where the best costs hardly more than what it is compared with.
     """
 
     def price(design: tuple[int, ...]) -> float:
@@ -330,13 +330,16 @@ def _for_the_price(
 
     if price(chosen) < _DEARER * price(over):
         return ""
-    ratios = {each: ratio_of(rates, able[over][1]) for each, (_, rates) in able.items()}
-    worth = max(able, key=lambda each: (ratios[each].p50 - 1) / max(price(each) / price(over) - 1, _DEARER - 1))
+    other, others = able[over]
+    gains = {
+        each: _whole_gain(drawn, run, other) or _ends(ratio_of(rates, others), _rate(run) / _rate(other))
+        for each, (run, rates) in able.items()
+    }  # fmt: skip
+    worth = max(able, key=lambda each: (gains[each][0] - 1) / max(price(each) / price(over) - 1, _DEARER - 1))
     more = f"; it costs {significant(price(chosen) / price(over), 2)} × as much"
-    if worth in (chosen, over) or ratios[worth].p05 <= 1 + PLATEAU:
+    if worth in (chosen, over) or gains[worth][1] <= 1 + PLATEAU:
         return more
-    run, other = able[worth][0], able[over][0]
-    gain = times_text(*(_whole_gain(drawn, run, other) or _ends(ratios[worth], _rate(run) / _rate(other))))
+    gain = times_text(*gains[worth])
     at = price(worth) / price(over)
     if 1 / _DEARER < at < _DEARER:
         return f"{more}, and {label(worth)} is {gain} as fast for the same price, so take {label(worth)}"
