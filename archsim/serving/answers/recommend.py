@@ -141,9 +141,9 @@ def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Trie
     """
     guesses: list[Tried] = []
     for is_wide in (False, True):  # ranks beyond a node are bounded by the third best of their kind, which race
-        some = [each for each in every if (each.devices > GATHERED_RANKS) == is_wide]
+        sizes = [each for each in every if (each.devices > GATHERED_RANKS) == is_wide]
         least = _least_raced(guesses)
-        guesses += rounds.tried([race.part(estimate, each, least.get(each.kind, 0.0)) for each in some], "estimated")
+        guesses += rounds.tried([race.part(estimate, each, least.get(each.kind, 0.0)) for each in sizes], "estimated")
     guesses.sort(key=lambda each: (-each.per_gpu(), each.kind, str(each.choice.parallel)))
     chosen = _best_guesses(guesses, race)
     kinds = [each.kind for each in chosen]
