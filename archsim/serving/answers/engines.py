@@ -5,21 +5,27 @@ rate that is estimated of them; and what the jobs of searches and recommendation
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from archsim.base.units import NS_PER_S
+from archsim.iteration.attention import AttentionTimes
 from archsim.iteration.constants import DECODE, PREFILL
+from archsim.iteration.engine_laws import engine_laws
+from archsim.iteration.experts import ByChance
+from archsim.iteration.layers import ELSEWHERE
+from archsim.iteration.times import IterationLaws
 from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.answers.configuration import Configuration
 from archsim.serving.answers.runs import code_of_serving, functions_of, key_of
 from archsim.serving.clock import host_ns, times_of
-from archsim.serving.deployment import Built, laws_of, with_host
-from archsim.serving.engine import ServingEngine
+from archsim.serving.deployment import Built, dispatches_alike, laws_of, with_host
+from archsim.serving.engine import UNIFORM, ServingEngine
 from archsim.serving.file_engines import decodes_alone, engine_of, host_for, kv_store_of, transfer_of
 from archsim.serving.file_requests import requests_of
 from archsim.serving.kv_room import kv_blocks
@@ -33,6 +39,8 @@ from archsim.specs.serving_files import Serving
 
 # Engines by their sizes, and what they do alone (PREFILL, DECODE; '': both).
 Known = dict[tuple[ParallelSpec, str], tuple[ServingEngine, Built]]
+# Attention TP, ranks that share a request, phase, place of the kind, arguments → ns.
+Grids = dict[tuple[Any, ...], np.ndarray]
 _SOURCES = tuple(
     f"archsim/serving/answers/{name}.py"
     for name in ("configuration", "engines", "highest_rate", "question", "race", "search")
@@ -44,7 +52,14 @@ class SharedEngines:
 
     def __init__(self, workspace: Workspace) -> None:
         self.known: dict[str, Known] = {}
+        self.estimated: tuple[str, Grids] = "", {}  # of the group whose sizes were estimated last
         self._requests: dict[str, Requests] = {}
+
+    def grids(self, group: str) -> Grids:
+        """Those of a group; they are large, and its sizes are estimated one after the other."""
+        if self.estimated[0] != group:
+            self.estimated = group, {}
+        return self.estimated[1]
 
     def requests(self, serving: Serving) -> Requests:
         """The requests of a file."""
@@ -155,6 +170,12 @@ def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
     return Scheduler.of(serving.spec.scheduler, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
+def _largest_scheduler(serving: Serving) -> Scheduler:
+    given = serving.spec.search
+    seqs = max(*given.max_num_seqs, *given.decode_max_num_seqs, 1)
+    return _scheduler(serving, seqs, max(given.max_num_batched_tokens))
+
+
 def build_sides(
     serving: Serving, parallel: ParallelSpec, decode: ParallelSpec | None, apart: bool, known: Known
 ) -> tuple[tuple[ServingEngine, Built], ...]:
@@ -183,10 +204,9 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[
     and the times of one group of experts that has rebalanced. ``alone``: as of `Known`.
     """
     host = host_for(serving)
-    given, engine = serving.spec.search, engine_of(serving, parallel)
+    engine = engine_of(serving, parallel)
     engine = engine._replace(decodes_alone=alone == DECODE, prefills_alone=alone == PREFILL)
-    seqs = max(*given.max_num_seqs, *given.decode_max_num_seqs, 1)
-    scheduler = _scheduler(serving, seqs, max(given.max_num_batched_tokens))
+    scheduler = _largest_scheduler(serving)
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
     if built.pool.experts is not None:
@@ -194,6 +214,70 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[
         group.settle()
         built = built._replace(pool=built.pool._replace(experts=lambda instance, say: group))
     return engine, built
+
+
+@dataclass(frozen=True, eq=False)
+class _SharedAttention:
+    """``AttentionTimes`` of sizes with the same heads on a rank, whose grids are computed once."""
+
+    times: AttentionTimes
+    grids: Grids
+    key: tuple[Any, ...]  # of its own in ``grids``
+
+    @property
+    def library(self) -> str:
+        return self.times.library
+
+    @property
+    def whole(self) -> bool:
+        return self.times.whole
+
+    @property
+    def note(self) -> str:
+        return self.times.note
+
+    def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
+        given = [np.asarray(each, float) for each in (requests, new, context)]
+        key = *self.key, *((each.shape, each.tobytes()) for each in given)
+        if key not in self.grids:
+            self.grids[key] = self.times.ns(*given)
+        return self.grids[key]
+
+    def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
+        return self.times.outside(requests, context)
+
+
+def estimate_of(
+    serving: Serving, parallel: ParallelSpec, requests: Requests, grids: Grids, least: float
+) -> RateEstimate:
+    """`estimate_rate` of an engine that is built for it alone. Where ranks dispatch to each other, first without the
+    time of that: a bound, which is enough where it is below ``least`` requests a second. Raises as `largest`.
+    """
+    engine, host = engine_of(serving, parallel), host_for(serving)
+    if engine.routing != UNIFORM or engine.library is None:
+        return estimate_rate(serving, *largest(serving, parallel), requests)
+    scheduler = _largest_scheduler(serving)
+
+    def estimated(laws: IterationLaws) -> RateEstimate:
+        shared = {
+            phase: tuple(
+                (_SharedAttention(times, grids, (engine.parallel.tp, engine.parallel.context, phase, at)), layers)
+                for at, (times, layers) in enumerate(kinds)
+            )
+            for phase, kinds in laws.attention.items()
+        }  # fmt: skip
+        built = with_host(replace(laws, attention=shared), (), engine, scheduler, host, 1)
+        return estimate_rate(serving, engine, built, requests)
+
+    if dispatches_alike(engine) and least:
+        free, _ = engine_laws(
+            engine.library, engine.model, engine.calibration, engine.parallel, engine.precision,
+            experts=ByChance(engine.library), moves=ELSEWHERE, rates=engine.rates, links=engine.links,
+            most_tokens=min(scheduler.max_num_batched_tokens + scheduler.max_num_seqs, 32768),
+        )  # fmt: skip
+        if (bound := estimated(free)).rate < least:
+            return bound
+    return estimated(laws_of(engine, scheduler)[0])
 
 
 def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:

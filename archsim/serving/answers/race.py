@@ -20,7 +20,7 @@ from archsim.runs import store, sweep
 from archsim.runs.pool import Failure
 from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.answers import configuration, highest_rate, question
-from archsim.serving.answers.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_rate
+from archsim.serving.answers.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_of
 from archsim.serving.answers.highest_rate import WITHIN, Curve, curve_at, highest, limits_of, share_within
 from archsim.serving.answers.runs import key_of, pack_arrays, unpack_arrays
 from archsim.serving.deployment import Built
@@ -228,9 +228,10 @@ def _row(tried: Tried) -> dict[str, Any]:
 
 
 def estimate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
-    """The rate of some sizes by their laws."""
-    side = part.sides(engines, part.tried.choice)[0]
-    rate, residence_ns, refused = estimate_rate(part.serving, *side, engines.requests(part.serving))
+    """The rate of some sizes by their laws, or a bound of it that is below ``best`` requests a second a GPU."""
+    parallel, requests = part.tried.choice.parallel, engines.requests(part.serving)
+    least = part.best * part.tried.devices
+    rate, residence_ns, refused = estimate_of(part.serving, parallel, requests, engines.grids(part.group), least)
     return _row(part.tried._replace(rate=rate, residence_ns=residence_ns, refused=refused))
 
 

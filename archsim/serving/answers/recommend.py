@@ -57,6 +57,7 @@ from archsim.serving.answers.race import (
 )
 from archsim.serving.answers.recommendation import Recommendation, Recommended, enough_requests, shown_rate
 from archsim.serving.clocks import full_clock_note
+from archsim.serving.deployment import GATHERED_RANKS
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
@@ -97,9 +98,11 @@ def recommend(
         for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
     ]  # fmt: skip
     report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
-    for each in every:  # here, so that no process compiles or loads what another one does
-        if not race.part(serve_few, each).simulate(rounds.workspace)["row"]["refused"]:
-            break
+    known: set[tuple[str, str]] = set()  # here, so that no process compiles or reads what another one does
+    for each in every:
+        what = kinds[each.kind].offer.gpu, kinds[each.kind].precision
+        if what not in known and not race.part(serve_few, each).simulate(rounds.workspace)["row"]["refused"]:
+            known.add(what)
     done = _race_sizes(race, every, rounds)
     served = sorted((each for each in done if each.rate > 0), key=_by_rate)
     if not served and rounds.ended:
@@ -136,7 +139,11 @@ def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Trie
     """The sizes that were served, with their rates, and all others. The first of each kind is served to the end, so
     that engines can be compared; of the others, those far below the best rate of a GPU are left.
     """
-    guesses = rounds.tried([race.part(estimate, each) for each in every], "estimated")
+    guesses: list[Tried] = []
+    for is_wide in (False, True):  # ranks beyond a node are bounded by the third best of their kind, which race
+        sizes = [each for each in every if (each.devices > GATHERED_RANKS) == is_wide]
+        least = _least_raced(guesses)
+        guesses += rounds.tried([race.part(estimate, each, least.get(each.kind, 0.0)) for each in sizes], "estimated")
     guesses.sort(key=lambda each: (-each.per_gpu(), each.kind, str(each.choice.parallel)))
     chosen = _best_guesses(guesses, race)
     kinds = [each.kind for each in chosen]
@@ -149,6 +156,15 @@ def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Trie
         parts = [race.part(find_rate, chosen[at], best.get(race.kinds[kinds[at]].offer.gpu, 0.0)) for at in some]
         done += rounds.tried(parts, "sizes served")
     return [*done, *(each._replace(rate=0.0) for each in guesses if each not in chosen)]
+
+
+def _least_raced(guesses: Sequence[Tried]) -> dict[int, float]:
+    """Kind → the estimate a GPU of the last of its sizes that are served, if there are RACED_OF_KIND."""
+    rates: dict[int, list[float]] = {}
+    for each in guesses:
+        if not each.refused:
+            rates.setdefault(each.kind, []).append(each.per_gpu())
+    return {kind: sorted(of)[-RACED_OF_KIND] for kind, of in rates.items() if len(of) >= RACED_OF_KIND}
 
 
 def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
