@@ -62,8 +62,12 @@ RENAMED = sampled(
 )
 
 
+@pytest.mark.parametrize(
+    ("system", "experts"),
+    sampled([("h200_node", "fp8_block"), ("b300_node", "nvfp4")], lambda case: case[1] != "nvfp4"),
+)
 @pytest.mark.parametrize("model", RENAMED)
-def test_a_model_of_another_name_has_the_same_times(model, tmp_path):
+def test_a_model_of_another_name_has_the_same_times(model, system, experts, tmp_path):
     """In every number, with the constants and factors of every engine."""
     known = load_model(model)
     mine = known.model_copy(update={"name": "mine"})
@@ -74,7 +78,7 @@ def test_a_model_of_another_name_has_the_same_times(model, tmp_path):
     ):
         assert host_of(engine, mine, gpu, dtype, dtype) == host_of(engine, known, gpu, dtype, dtype)
     given = {
-        "system": "h200_node", "precision": FP8, "parallel": {"attention": {"dp": 4}},
+        "system": system, "precision": FP8 | {"experts": experts}, "parallel": {"attention": {"dp": 4}},
         "requests": {"concurrency": 8, "input": {"mean": 300}, "output": {"fixed": 8}, "count": 8},
         "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 2048},
     }  # fmt: skip
