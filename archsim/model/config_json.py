@@ -52,6 +52,8 @@ def import_config(
         keys.guessed = []
     _refuse_odd_text(keys)
     drafting = keys.whole("num_mtp_modules", "num_nextn_predict_layers", least=0)
+    if keys.flag("use_mtp") is False:
+        drafting = 0
     fields = (
         {"positions": _positions(keys), "mtp_layers": drafting} | (reader or config_families.as_others)(keys) | asked
     )
@@ -114,5 +116,7 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
 
 
 def write_model(model: ModelSpec, path: Path) -> None:
-    written = dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True))
-    write_text(path, schema_line("model", path) + written)
+    written = model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)
+    if model.mtp_layers is not None:  # no key of a run, so that a dump leaves it out
+        written["mtp_layers"] = model.mtp_layers
+    write_text(path, schema_line("model", path) + dump_yaml(written))

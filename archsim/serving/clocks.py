@@ -40,7 +40,7 @@ def at_clock(system: SystemSpec, clock: float) -> SystemSpec:
 
 
 def full_clock_note(system: SystemSpec) -> Iterator[str]:
-    """What searches and recommendations have to say of a machine with limits."""
+    """What searches have to say of a machine with limits."""
     if has_limits(system):
         yield (
             f"{system.name}: highest rates are those at the full clock; all other numbers of a configuration, as "

@@ -47,6 +47,7 @@ from microarch.silicon.energy import Activity
 
 ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
+LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
 def serve(serving: Serving, logged: int = 0) -> Outcome:
@@ -65,7 +66,7 @@ def serve_requests(
     a log of.
     """
     engine = engine_of(serving, serving.spec.parallel) if serving.spec.disaggregated == "none" else None
-    served, deployment, clocked = _serve_at_clock(serving, deployment, engine, requests, progress, max(logged, LOGGED))
+    served, deployment, clocked = serve_at_clock(serving, deployment, engine, requests, progress, max(logged, LOGGED))
     power = _power(serving, deployment, engine, served, clocked)
     if not logged:
         served = served._replace(log=served.log[:0])
@@ -78,27 +79,29 @@ def serve_requests(
     return Outcome(serving, deployment, requests, served, measures, longer)
 
 
-LOGGED = 100_000  # iterations whose work gives the power of a run
-
-
-def _serve_at_clock(
+def serve_at_clock(
     serving: Serving,
     deployment: Deployment,
     engine: ServingEngine | None,
     requests: Requests,
-    progress: Progress,
-    logged: int,
+    progress: Progress = SILENT,
+    logged: int = LOGGED,
+    known: dict[float, Deployment] | None = None,
 ) -> tuple[Served, Deployment, Clocked | None]:
     """What happens at the highest clock within the limits of the machine, and the deployment at that clock; at the full
-    one, and None, where it has no limits or engines are not identical.
+    one, and None, where it has no limits or engines are not identical. ``known``: clock → deployment, to build once.
     """
     system = serving.system
     if not has_limits(system) or engine is None:
         return simulate_requests(serving, deployment, requests, logged, progress), deployment, None
 
+    known = {} if known is None else known
+    known[1.0] = deployment
+
     def run(clock: float) -> tuple[Served, Deployment]:
-        own = deployment if clock == 1 else deploy(serving._replace(system=at_clock(system, clock)))
-        return simulate_requests(serving, own, requests, logged, progress), own
+        if clock not in known:
+            known[clock] = deploy(serving._replace(system=at_clock(system, clock)))
+        return simulate_requests(serving, known[clock], requests, logged, progress), known[clock]
 
     def joule_of(ran: tuple[Served, Deployment]) -> tuple[dict[str, float], Activity]:
         joule, done = energy(ran[0], engine, system, deployment.devices)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from archsim.laws.calibration_files import reference_of
 from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
-from archsim.specs.schedulers import SchedulerSpec
+from archsim.specs.schedulers import JOIN, SchedulerSpec
 from archsim.specs.serving import LengthSpec, ServeSpec
 
 SCHEDULER_OF = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
@@ -45,7 +45,7 @@ class EngineDefault(NamedTuple):
         return f"{value} ({of}, {self.source}{memory}{' and FP8' * self.needs_fp8}{divided})"
 
 
-TOKENS, SEQS, JOIN = "max_num_batched_tokens", "max_num_seqs", "join_decodes"
+TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
 _VLLM, _SGLANG = "vllm/engine/arg_utils.py, get_batch_defaults", "server_args.py, _handle_gpu_memory_settings"
 _PREBUILT = "disaggregation/decode.py, get_next_disagg_decode_batch_to_run"
 # The first one of an engine and key that fits. TensorRT-LLM: BuildConfig. SGLang: requests of a pool of KV, at least.
@@ -132,7 +132,7 @@ def _scheduler_of(spec: ServeSpec, system: SystemSpec) -> dict[str, tuple[Any, s
                     for each in ([spec.engine] if spec.engine in SCHEDULER_OF else SCHEDULER_OF)]  # fmt: skip
             value, row = max(((each.of_rank(ranks), each) for each in rows), key=lambda each: each[0])
             found[key] = value, row.sentence(value)
-    if spec.engine == "sglang" and spec.disaggregated != "none" and spec.scheduler.params.get(JOIN, 1):
+    if spec.engine == "sglang" and spec.disaggregated != "none" and JOIN not in spec.scheduler.params:
         row = default_of(spec.engine, JOIN, spec.engine_version, system)
         found[JOIN] = row.value, row.sentence(row.value)
     if spec.engine == "trtllm" and TOKENS in found and not spec.scheduler.chunked_prefill:

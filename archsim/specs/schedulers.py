@@ -16,6 +16,7 @@ from archsim.base.quantities import count
 from archsim.specs.rules import Parameter
 
 BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that look at shared prefixes
+JOIN = "join_decodes"  # left open where a file does not give it: a version of SGLang decides
 ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in ns, limits
 
 
@@ -45,9 +46,7 @@ SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType(
                 {
                     "poll_every": Parameter(1, 1, 10_000, "decodes between two looks (--scheduler-recv-interval)"),
                     "kept_share": Parameter(0.7, 0, 1, "of the output still to come (its new_token_ratio)", float),
-                    "join_decodes": Parameter(
-                        1, 0, 1, "requests with their KV join decodes at once (v0.5.10; 0: before)"
-                    ),
+                    JOIN: Parameter(1, 0, 1, "requests with their KV join decodes at once (v0.5.10; 0: before)"),
                 }
             ),
         ),
@@ -143,7 +142,7 @@ class SchedulerSpec(Spec):
         for key in given:
             if key not in known:
                 raise ValueError(f"unknown key {key!r} of scheduler {name}{_whose(key, [*cls.model_fields, *known])}")
-        return {key: _read(each, key, given) for key, each in known.items()}
+        return {key: _read(each, key, given) for key, each in known.items() if key in given or key != JOIN}
 
 
 def _whose(key: str, known: list[str]) -> str:

@@ -281,6 +281,13 @@ def test_layers_that_draft_are_those_of_the_configuration():
         assert load_model(name.lower()).mtp_layers == layers
 
 
+@pytest.mark.parametrize(("use", "layers"), [({}, 3), ({"use_mtp": True}, 3), ({"use_mtp": False}, 0)])
+def test_layers_that_draft_are_imported_and_written_where_they_are_used(use, layers, tmp_path):
+    model = import_config(written(tmp_path, CONFIGS["qwen-3"] | {"num_mtp_modules": 3} | use))
+    write_model(model, tmp_path / "mine.yaml")
+    assert model.mtp_layers == load_model(tmp_path / "mine.yaml").mtp_layers == layers
+
+
 def test_a_name_that_one_model_alone_continues_is_that_model():
     assert load_model("qwen3-235b").name == load_model("Qwen/Qwen3-235B").name == "qwen3-235b-a22b"
     with pytest.raises(SpecError, match="unknown model 'qwen3'"):

@@ -121,14 +121,14 @@ PLAIN = {
             "sglang",
             "fp8_block",
             "bf16",
-            ("sglang", 8192, {"poll_every": 1, "kept_share": 0.7, "join_decodes": 1}),
+            ("sglang", 8192, {"poll_every": 1, "kept_share": 0.7}),
         ),
         (
             "b200_node",
             "sglang",
             "nvfp4",
             "fp8",
-            ("sglang", 16384, {"poll_every": 1, "kept_share": 0.7, "join_decodes": 1}),
+            ("sglang", 16384, {"poll_every": 1, "kept_share": 0.7}),
         ),
     ],
 )
@@ -172,6 +172,7 @@ def test_defaults_follow_engine_version_and_memory_and_no_name(system, engine, v
 
 @pytest.mark.parametrize(("version", "given", "joins"), [
     (None, {}, 1), ("0.5.10.post1", {}, 1), ("v0.5.9", {}, 0), ("0.5.8.post1", {}, 0), (None, {"join_decodes": 0}, 0),
+    ("0.5.8", {"join_decodes": 1}, 1),
 ])  # fmt: skip
 def test_sglangs_decodes_take_over_requests_as_their_version_does(version, given, joins):
     """SGLang, disaggregation/decode.py, get_next_disagg_decode_batch_to_run: sgl-project/sglang#12839 and #19568."""

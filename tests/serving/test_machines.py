@@ -17,6 +17,8 @@ from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
 from archsim.serving.answers import search as searching
 from archsim.serving.answers.configuration import with_choice
+from archsim.serving.answers.question import asked_of
+from archsim.serving.answers.recommend import recommend
 from archsim.serving.clocks import full_clock_note
 from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
@@ -62,8 +64,12 @@ RENAMED = sampled(
 )
 
 
+@pytest.mark.parametrize(
+    ("system", "experts"),
+    sampled([("h200_node", "fp8_block"), ("b300_node", "nvfp4")], lambda case: case[1] != "nvfp4"),
+)
 @pytest.mark.parametrize("model", RENAMED)
-def test_a_model_of_another_name_has_the_same_times(model, tmp_path):
+def test_a_model_of_another_name_has_the_same_times(model, system, experts, tmp_path):
     """In every number, with the constants and factors of every engine."""
     known = load_model(model)
     mine = known.model_copy(update={"name": "mine"})
@@ -74,7 +80,7 @@ def test_a_model_of_another_name_has_the_same_times(model, tmp_path):
     ):
         assert host_of(engine, mine, gpu, dtype, dtype) == host_of(engine, known, gpu, dtype, dtype)
     given = {
-        "system": "h200_node", "precision": FP8, "parallel": {"attention": {"dp": 4}},
+        "system": system, "precision": FP8 | {"experts": experts}, "parallel": {"attention": {"dp": 4}},
         "requests": {"concurrency": 8, "input": {"mean": 300}, "output": {"fixed": 8}, "count": 8},
         "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 2048},
     }  # fmt: skip
@@ -256,10 +262,22 @@ def test_a_search_has_the_clock_and_the_power_of_each_file_that_it_could_write(m
     }  # fmt: skip
     found = searching.search(load_serving(given))
     assert len({each.measures.device_w for each in found}) == len(found) > 1
-    for each in found[:1]:
+    for each in found:
         alone = serve(load_serving(with_choice(given, each.choice))).measures
         assert each.measures.ttft == alone.ttft and each.measures.device_w == pytest.approx(alone.device_w)
         assert each.measures.device_w <= 280
+
+
+def test_a_recommendation_has_the_rate_power_and_times_of_the_clock_within_the_limits(tmp_path, monkeypatch):
+    """At the full clock it would serve more, and draw more than the limit."""
+    monkeypatch.setattr("archsim.serving.answers.question.MOST_REQUESTS", 100)
+    monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 100)
+    (tmp_path / "held.yaml").write_text("{like: h200_node, name: held, power: {die_limit: 300 W}}")
+    given = {"ttft": "3 s", "engines": ["vllm"], "precisions": ["bf16"], "input_tokens": 2048, "output_tokens": 16}
+    free, held = (recommend(asked_of("llama-3.1-8b", [f"{of}:1"], **given)) for of in ("h200", tmp_path / "held.yaml"))
+    assert held.best.upkeep.w_per_gpu[0] <= 300 < free.best.upkeep.w_per_gpu[0]
+    assert held.best.rate_per_s < free.best.rate_per_s and held.measures.ttft.mean <= 3000
+    assert held.measures.device_w <= 300 and held.measures.requests_per_s < held.best.rate_per_s
 
 
 def test_searches_say_that_highest_rates_keep_the_full_clock():

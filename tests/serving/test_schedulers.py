@@ -64,8 +64,8 @@ def served(name, **params):
 
 
 def test_an_own_scheduler_admits_as_its_parameter_says():
-    many = served("mine_schedulers:gentle", most=100).requests  # of its own accord it admits one at a time
-    assert len(set(many["scheduled_ns"])) == 3  # 6 prompts fill the budget of 128
+    one, many = served("mine_schedulers:gentle").requests, served("mine_schedulers:gentle", most=100).requests
+    assert [len(set(each["scheduled_ns"])) for each in (one, many)] == [12, 3]  # 6 prompts fill the budget of 128
     assert many.tobytes() == served("vllm_v1").requests.tobytes()
 
 

@@ -13,6 +13,7 @@ from archsim.serving.measures import saturation, times_ns, within_limits
 from archsim.serving.outcome import Deployment, slo_of
 from archsim.serving.requests import Requests, scale_rate
 from archsim.serving.serving import ENOUGH, simulate_requests
+from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving
 
 WITHIN = 0.9  # share of requests within all limits (DistServe, section 2: SLO attainment)
@@ -41,8 +42,12 @@ def fits(serving: Serving, deployment: Deployment, requests: Requests) -> Callab
 
 
 def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
+    """`share_of` a run."""
+    return share_of(serving, simulate_requests(serving, deployment, requests))
+
+
+def share_of(serving: Serving, served: Served) -> float:
     """The share of requests that are within all limits. It is 0 where they come faster than they end."""
-    served = simulate_requests(serving, deployment, requests)
     return 0.0 if saturation(served) else float(within_limits(served, slo_of(serving)).mean())
 
 
@@ -124,12 +129,15 @@ class Curve(NamedTuple):
 
 
 def curve_at(
-    rates: np.ndarray, factors: Sequence[float], serving: Serving, deployment: Deployment, requests: Requests
+    rates: np.ndarray, factors: Sequence[float], serve: Callable[[Requests], Served | None], requests: Requests
 ) -> Curve:
-    """Times at ascending ``rates``, where the requests come by ``factors`` faster; above one that is lost, all are."""
+    """Times at ascending ``rates``, where the requests come by ``factors`` faster; above one that is lost, all are.
+    ``serve``: None where a limit of the machine is exceeded.
+    """
     times, is_lost = [], False
     for factor in factors:
-        served = simulate_requests(serving, deployment, scale_rate(requests, factor))
-        found, is_lost = times_ns(served), is_lost or bool(saturation(served))
-        times.append(np.stack([np.full_like(found[each], np.inf) if is_lost else found[each] for each in TIMES]))
+        served = serve(scale_rate(requests, factor))
+        is_lost = is_lost or served is None or bool(saturation(served))
+        found = {} if served is None else times_ns(served)
+        times.append(np.stack([np.full(len(requests.input), np.inf) if is_lost else found[each] for each in TIMES]))
     return Curve(rates, np.stack(times))

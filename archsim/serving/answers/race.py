@@ -17,11 +17,12 @@ import numpy as np
 from archsim.base import errors, units
 from archsim.base.files import own_folder
 from archsim.runs import store, sweep
+from archsim.runs.clocks import has_limits
 from archsim.runs.pool import Failure
 from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.answers import configuration, highest_rate, question
 from archsim.serving.answers.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_of
-from archsim.serving.answers.highest_rate import WITHIN, Curve, curve_at, highest, limits_of, share_within
+from archsim.serving.answers.highest_rate import WITHIN, Curve, curve_at, highest, limits_of, share_of
 from archsim.serving.answers.runs import key_of, pack_arrays, unpack_arrays
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
@@ -29,7 +30,8 @@ from archsim.serving.file_engines import host_for
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scale_rate
-from archsim.serving.serving import simulate_requests
+from archsim.serving.serving import LOGGED, serve_at_clock, simulate_requests
+from archsim.serving.simulate import Served
 
 RESIDENCES = 3.0  # of the requests that are in an engine at a time, a run has so many
 FEWEST = 320  # requests of a run
@@ -198,15 +200,21 @@ class PartOfRace(PartOfSearch):
         some = first(every, int(min(max(count, FEWEST), question.MOST_REQUESTS)))
         return scale_rate(some, rate / some.offered_per_s)
 
-    def rate(self, engines: SharedEngines, choice: configuration.Configuration, least: float, guess: float) -> Tried:
-        """By bisection, unless not even ``least`` is within the limits. Raises ArchsimError."""
+    def rate(
+        self, engines: SharedEngines, choice: configuration.Configuration, least: float, guess: float,
+        serve: Serve | None = None,
+    ) -> Tried:  # fmt: skip
+        """By bisection, unless not even ``least`` is within the limits; ``serve``: at the full clock unless given.
+        Raises ArchsimError.
+        """
         deployment, runs = self.deployment(engines, choice), 0
+        serve = serve or (lambda requests: simulate_requests(self.serving, deployment, requests))
 
         def fits(rate: float) -> bool:
             nonlocal runs
             runs += 1
-            asked = self.requests_at(engines, rate)
-            return share_within(self.serving, deployment, asked) >= WITHIN
+            served = serve(self.requests_at(engines, rate))
+            return served is not None and share_of(self.serving, served) >= WITHIN
 
         low = 0.0
         if not least or fits(least):
@@ -215,6 +223,7 @@ class PartOfRace(PartOfSearch):
         return self.tried._replace(choice=choice, rate=low, simulated=runs, configurations=1)
 
 
+Serve = Callable[[Requests], Served | None]  # None: a limit of power or heat is exceeded at every clock
 Find = Callable[[PartOfRace, SharedEngines], dict[str, Any]]
 _CHANGING = ("rate", "simulated", "configurations", "refused")
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -299,16 +308,30 @@ def find_sustained(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 def find_curve(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     """What is shown of one of the best: the times of the same requests at rates around that found, and its energy at
-    its rate.
+    its rate. Each rate is served at the clock that limits of power and heat allow there, but by pools.
     """
-    serving, tried = part.serving, part.tried
-    deployment, asked = part.deployment(engines, tried.choice), part.requests_at(engines, tried.rate)
-    curve = curve_at(np.array(GRID) * tried.rate, GRID, serving, deployment, asked)
+    tried, sides = part.tried, part.sides(engines, part.tried.choice)
+    serving, deployment = configuration.serving_of(part.serving, tried.choice), part.deployment(engines, tried.choice)
+    engine = None if tried.choice.prefill else sides[0][0]  # pools keep the full clock
+    held, known = engine is not None and has_limits(serving.system), dict[float, Deployment]()
+
+    def serve(requests: Requests) -> Served | None:
+        try:
+            return serve_at_clock(serving, deployment, engine, requests, logged=LOGGED * held, known=known)[0]
+        except errors.CapacityError:
+            return None
+
+    if held:
+        tried = part.rate(engines, tried.choice, 0.0, tried.rate, serve)
+        if not tried.rate:
+            raise errors.CapacityError(f"{serving.system.name}: no rate is within the limits of power, heat and times")
+    curve = curve_at(np.array(GRID) * tried.rate, GRID, serve, part.requests_at(engines, tried.rate))
     loaded = part.requests_at(engines, max(curve.highest(limits_of(serving)), 1e-3))
-    served = simulate_requests(serving, deployment, loaded, logged=MOST_LOGGED)
-    engine = part.sides(engines, tried.choice)[0][0]
-    board_w = BOARD_W.get(part.gpu, np.inf)
-    kept = upkeep(served, engine, serving.system, tried.choice.devices, board_w)
+    served, _, clocked = serve_at_clock(serving, deployment, engine, loaded, logged=MOST_LOGGED, known=known)
+    kept = upkeep(
+        served, sides[0][0], serving.system, tried.choice.devices, BOARD_W.get(part.gpu, np.inf),
+        clocked.w_per_die if clocked else None,
+    )  # fmt: skip
     return {"curve": pack_arrays(curve._asdict() | kept._asdict())}
 
 

@@ -23,6 +23,7 @@ from archsim.base.verbs import caller_name
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
+from archsim.runs.clocks import has_limits
 from archsim.serving.answers.chances import drawn_rates, factors_of
 from archsim.serving.answers.configuration import Configuration, serving_of, sizes_of
 from archsim.serving.answers.engines import SharedEngines
@@ -56,7 +57,6 @@ from archsim.serving.answers.race import (
     serve_few,
 )
 from archsim.serving.answers.recommendation import Recommendation, Recommended, enough_requests, shown_rate
-from archsim.serving.clocks import full_clock_note
 from archsim.serving.deployment import GATHERED_RANKS
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
@@ -416,7 +416,11 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
         yield datasheet_note([system.name])
     if scale_rate := scaled_report(system):
         yield scale_rate
-    yield from full_clock_note(system)
+    if has_limits(system):
+        yield (
+            f"{system.name}: sizes and batch limits are chosen at the full clock, at which pools also stay. All "
+            "numbers of other configurations are at the clock that the limits of power and heat allow."
+        )
     yield from asked.notes
     if asked.assumed:
         yield (

@@ -19,7 +19,7 @@ from archsim.serving.answers.runs import ServeRun
 from archsim.serving.file_engines import FIRST
 from archsim.serving.outcome import Deployment
 from archsim.serving.requests import Requests, first
-from archsim.serving.serving import ENOUGH, deploy, requests_on
+from archsim.serving.serving import ENOUGH, deploy, requests_on, simulate_requests
 from archsim.specs import uncertainty
 from archsim.specs.serving_files import Serving
 from archsim.uncertainty.estimate import Interval, interval
@@ -82,7 +82,9 @@ def _by_factors(
     if any(each.ttft_ns or each.tpot_ns or each.e2e_ns for each in serving.spec.requests.classes):
         return None  # the curve has one limit for all requests
     factors_of_rate = [share * rate / requests.offered_per_s for share in GRID]
-    curve = curve_at(rate * np.array(GRID), factors_of_rate, serving, deployment, requests)
+    curve = curve_at(
+        rate * np.array(GRID), factors_of_rate, lambda each: simulate_requests(serving, deployment, each), requests
+    )
     limits = limits_of(serving)
     plain = curve.highest(limits)
     if not curve.rates[0] <= plain < curve.rates[-1]:  # so few requests say nothing of this rate
