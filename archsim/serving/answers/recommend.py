@@ -418,8 +418,9 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
         yield scale_rate
     if has_limits(system):
         yield (
-            f"{system.name}: sizes and batch limits are chosen at the full clock, at which pools also stay. All "
-            "numbers of other configurations are at the clock that the limits of power and heat allow."
+            f"{system.name}: sizes and batch limits are chosen at the full clock. All numbers shown are at the clock "
+            "that the limits of power and heat allow, but for pools: they keep the full clock, may exceed the limits, "
+            "and so compare too well."
         )
     yield from asked.notes
     if asked.assumed:
