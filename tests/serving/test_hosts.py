@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from archsim.studies.serving.configuration import Configuration
+from archsim.studies.serving.engines import deployment_of
 from support.serving import MS, opened, pool
 
 import archsim as ar
@@ -33,8 +35,6 @@ from archsim.serving.simulate import Scheduler, _put, simulate
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.library import load_experiment, load_model
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.configuration import Configuration
-from archsim.studies.serving.engines import deployment_of
 
 EAGER_NS = 50 * MS
 
