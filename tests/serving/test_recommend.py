@@ -38,7 +38,7 @@ from archsim.runs.executor import do_all
 from archsim.runs.run import Workspace
 from archsim.serving.answers.chances import Factors, drawn_rates
 from archsim.serving.answers.configuration import Configuration, with_choice
-from archsim.serving.answers.engines import SharedEngines
+from archsim.serving.answers.engines import SharedEngines, estimate_of, estimate_rate, largest
 from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
@@ -708,6 +708,18 @@ def test_what_a_search_varies_is_in_the_keys_of_its_parts():
         parts = OfLayout(serving, None, None, layout), PartOfRace(serving, find_limits, tried)
         keys += [key for part in parts for key in (f"{type(part)} {part.key}", f"{type(part)} {part.group}")]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("tp, dp", [(1, 16), (2, 8), (16, 1), (1, 2)])
+def test_the_bound_of_sizes_is_no_less_than_their_estimate(tp, dp):
+    """And an estimate that shares grids is that of an engine with tables of its own."""
+    serving = load_serving(SEARCHED | {"model": "olmoe-1b-7b", "engine": "vllm"})
+    parallel = ParallelSpec(attention=AttentionRanks(tp=tp, dp=dp))
+    requests, grids = requests_of(serving), {}
+    found = estimate_of(serving, parallel, requests, grids, 0.0)
+    assert found == estimate_of(serving, parallel, requests, grids, 1e-9)  # a bound that says nothing
+    assert found == estimate_rate(serving, *largest(serving, parallel), requests)
+    assert estimate_of(serving, parallel, requests, grids, 1e9).rate >= found.rate
 
 
 @pytest.mark.parametrize("end, rounds", [("estimated", 1), ("sizes served", 2), ("nothing", 3)])

@@ -19,6 +19,7 @@ from archsim.iteration.constants import DECODE, PREFILL
 from archsim.iteration.engine_laws import engine_laws
 from archsim.iteration.experts import ByChance
 from archsim.iteration.layers import ELSEWHERE
+from archsim.iteration.links import Links
 from archsim.iteration.times import IterationLaws
 from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.answers.configuration import Configuration
@@ -33,7 +34,7 @@ from archsim.serving.outcome import Deployment
 from archsim.serving.requests import Requests
 from archsim.serving.serving import with_experts
 from archsim.serving.simulate import Scheduler
-from archsim.specs.deployment import ParallelSpec
+from archsim.specs.deployment import ParallelSpec, refuse_cut_blocks
 from archsim.specs.serving import TransferSpec
 from archsim.specs.serving_files import Serving
 
@@ -247,37 +248,58 @@ class _SharedAttention:
         return self.times.outside(requests, context)
 
 
+class _FreeLinks(Links):
+    """Links over which nothing takes time, of no machine, so that no measured collectives of other GPUs are read."""
+
+    def collective_ns(self, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+        """float64[size]: see `Links`."""
+        return np.zeros(np.shape(size_bytes))
+
+    def host_ns(self, tokens: np.ndarray) -> np.ndarray:
+        """float64[iteration]: see `Links`."""
+        return np.zeros(np.shape(tokens))
+
+
+_FREE = _FreeLinks._make((None, None))
+
+
 def estimate_of(
     serving: Serving, parallel: ParallelSpec, requests: Requests, grids: Grids, least: float
 ) -> RateEstimate:
-    """`estimate_rate` of an engine that is built for it alone. Where ranks dispatch to each other, first without the
-    time of that: a bound, which is enough where it is below ``least`` requests a second. Raises as `largest`.
+    """`estimate_rate` of an engine that is built for it alone. ``least``: requests a second, below which a bound is
+    enough: the rate without dispatch, or, where there is none, over links that take no time. 0: no bound is enough.
+    Raises as `largest`.
     """
     engine, host = engine_of(serving, parallel), host_for(serving)
     if engine.routing != UNIFORM or engine.library is None:
         return estimate_rate(serving, *largest(serving, parallel), requests)
     scheduler = _largest_scheduler(serving)
 
-    def estimated(laws: IterationLaws) -> RateEstimate:
-        shared = {
+    def shared(laws: IterationLaws) -> IterationLaws:
+        attention = {
             phase: tuple(
                 (_SharedAttention(times, grids, (engine.parallel.tp, engine.parallel.context, phase, at)), layers)
                 for at, (times, layers) in enumerate(kinds)
             )
             for phase, kinds in laws.attention.items()
-        }  # fmt: skip
-        built = with_host(replace(laws, attention=shared), (), engine, scheduler, host, 1)
-        return estimate_rate(serving, engine, built, requests)
+        }
+        return replace(laws, attention=attention)
 
-    if dispatches_alike(engine) and least:
-        free, _ = engine_laws(
+    if least:
+        free: dict[str, Any] = {"moves": ELSEWHERE, "links": engine.links}
+        if not dispatches_alike(engine):
+            free = {"links": _FREE}
+        laws, _ = engine_laws(
             engine.library, engine.model, engine.calibration, engine.parallel, engine.precision,
-            experts=ByChance(engine.library), moves=ELSEWHERE, rates=engine.rates, links=engine.links,
+            experts=ByChance(engine.library), rates=engine.rates, **free,
             most_tokens=min(scheduler.max_num_batched_tokens + scheduler.max_num_seqs, 32768),
         )  # fmt: skip
-        if (bound := estimated(free)).rate < least:
+        refuse_cut_blocks(engine.model, engine.parallel, engine.precision)
+        bound = estimate_rate(serving, engine, with_host(shared(laws), (), engine, scheduler, host, 1), requests)
+        if bound.rate < least:
             return bound
-    return estimated(laws_of(engine, scheduler)[0])
+    laws, notes = laws_of(engine, scheduler)
+    return estimate_rate(serving, engine, with_host(shared(laws), notes, engine, scheduler, host, 1), requests)
 
 
 def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:

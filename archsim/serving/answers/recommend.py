@@ -142,6 +142,8 @@ def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Trie
     guesses: list[Tried] = []
     for is_wide in (False, True):  # ranks beyond a node are bounded by the third best of their kind, which race
         sizes = [each for each in every if (each.devices > GATHERED_RANKS) == is_wide]
+        if rounds.ended or not sizes:
+            continue
         least = _least_raced(guesses)
         guesses += rounds.tried([race.part(estimate, each, least.get(each.kind, 0.0)) for each in sizes], "estimated")
     guesses.sort(key=lambda each: (-each.per_gpu(), each.kind, str(each.choice.parallel)))
