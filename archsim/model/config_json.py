@@ -117,6 +117,4 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
 
 def write_model(model: ModelSpec, path: Path) -> None:
     written = model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)
-    if model.mtp_layers is not None:  # no key of a run, so that a dump leaves it out
-        written["mtp_layers"] = model.mtp_layers
     write_text(path, schema_line("model", path) + dump_yaml(written))

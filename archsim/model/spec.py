@@ -72,9 +72,8 @@ class ModelSpec(fields.Spec):
     positions: Annotated[int | None, quantities.count(1, 1_000_000_000, none=True)] = None
     # Up to so many with a scaling that its authors describe and an engine has to be told of, such as YaRN.
     extended_positions: Annotated[int | None, quantities.count(1, 1_000_000_000, none=True)] = None
-    # Layers of the checkpoint that predict further tokens (MTP), with which drafts are made; null: unknown. No key of a
-    # run: a run with drafts says their number.
-    mtp_layers: Annotated[int | None, quantities.count(0, 64, none=True)] = Field(None, exclude=True)
+    # Layers of the checkpoint that predict further tokens (MTP), with which drafts are made; null: unknown.
+    mtp_layers: Annotated[int | None, quantities.count(0, 64, none=True)] = None
     # What the model has and nothing here reads, as `archsim new --from --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
 
