@@ -25,7 +25,7 @@ from archsim.model.config_json import import_config
 from archsim.model.config_keys import class_defaults, squeeze_name
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-MODEL_TESTS = Path(__file__).resolve().parents[1] / "models" / "test_config_json.py"
+MODEL_TESTS = Path(__file__).resolve().parents[1] / "model" / "test_config_json.py"
 LAYERS = [1, 2, 3, 4]
 # Constants that no command takes as a file; an experiment on a recorded trace.
 _OTHERS = ("hosts.yaml", "published_llama4.yaml")

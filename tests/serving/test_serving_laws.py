@@ -620,7 +620,7 @@ def with_ids_of_outputs(rows, block, clients):
 
 def oracle_served(rows, rules, blocks, ranks, instances, clients):
     known = SCHEDULERS[rules["name"]].parameters
-    params = {key: rules[key] for key in known}
+    params = {key: rules.get(key, 1) for key in known}
     names = [key for key in rules if key in Scheduler._fields]
     scheduler = Scheduler(**{key: rules[key] for key in names}, balance="least_loaded", params=params)
     machine = pool(blocks, instances, ranks, attention_ns=1.0)
