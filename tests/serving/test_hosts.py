@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from archsim.studies.serving.configuration import Configuration
-from archsim.studies.serving.engines import deployment_of
 from support.serving import MS, opened, pool
 
 import archsim as ar
@@ -23,6 +21,8 @@ from archsim.laws.dominated import dominated_in
 from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
+from archsim.serving.answers.configuration import Configuration
+from archsim.serving.answers.engines import deployment_of
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER, LAWS_PROMPTS
 from archsim.serving.deployment import laws_of
 from archsim.serving.engine import ServingEngine
