@@ -38,12 +38,11 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
 def fits(serving: Serving, deployment: Deployment, requests: Requests) -> Callable[[float], bool]:
     """Whether WITHIN of the requests are within the limits where they come at a rate."""
     own = requests.offered_per_s
-    return lambda rate: share_within(serving, deployment, scale_rate(requests, rate / own)) >= WITHIN
 
+    def at(rate: float) -> bool:
+        return share_of(serving, simulate_requests(serving, deployment, scale_rate(requests, rate / own))) >= WITHIN
 
-def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
-    """`share_of` a run."""
-    return share_of(serving, simulate_requests(serving, deployment, requests))
+    return at
 
 
 def share_of(serving: Serving, served: Served) -> float:
