@@ -14,8 +14,6 @@ from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal
 
 from microarch.rtl import Memory
 
-# ---- heatmap
-
 IDLE, READ, WRITE, HALVE_READ, HALVE_WRITE = range(5)
 
 
@@ -101,7 +99,6 @@ class HeatmapStore(Elaboratable):
         return m
 
 
-# ---- heatmap
 # Heatmap store: no counter passes its largest value, halving keeps the order of a word's counters, and it addresses
 # rows and words that there are.
 

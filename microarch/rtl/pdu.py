@@ -12,8 +12,6 @@ from math import ceil
 
 from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal
 
-# ---- pdu
-
 IDLE, LOADING = range(2)
 
 
@@ -83,7 +81,6 @@ class Pdu(Elaboratable):
         m.d.sync += into.word_select(at, p.port_bits).eq(self.word)
 
 
-# ---- pdu
 # PDU: a look-up is that of one expert's own three bits, for any expert.
 
 CLAIM = "a look-up answers as one expert's own bits, for any expert"
