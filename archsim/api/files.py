@@ -17,7 +17,7 @@ from archsim.specs import library
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import ExploreSpec
-from archsim.specs.file_kinds import EXPERIMENT, SERVE, TRAFFIC
+from archsim.specs.file_kinds import EXPERIMENT, SERVE, TRAFFIC, guess_note, kind_of
 from archsim.specs.library import Source
 from archsim.specs.plan import SweepPlan
 
@@ -89,7 +89,16 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
     6
     """
     changes = override_texts(overrides)
-    kind = library.kind_of_file(source)
+    data = library.tree_of(source).data
+    try:
+        return _load_kind(kind_of(data), source, changes)
+    except SpecError as error:
+        if note := guess_note(library.label_of(source), data):
+            raise SpecError(f"{error}{note}") from error
+        raise
+
+
+def _load_kind(kind: str, source: Source, changes: Sequence[str]) -> Any:
     if kind == TRAFFIC:
         return _traffic(source, changes)
     if kind == SERVE:

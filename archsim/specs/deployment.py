@@ -17,6 +17,7 @@ from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import count
 from archsim.model.attention import AttentionKind
 from archsim.model.spec import ModelSpec
+from archsim.specs.serving_terms import ServingSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
 Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
@@ -53,7 +54,7 @@ class Precision(NamedTuple):
 ALONE, BF16 = Parallelism(), Precision()
 
 
-class AttentionRanks(Spec):
+class AttentionRanks(ServingSpec):
     """``tp``: ranks that share the heads of a request; ``dp``: groups of them with requests of their own."""
 
     tp: Annotated[int, count(1, 4096)] = 1
@@ -73,14 +74,14 @@ class AttentionRanks(Spec):
         return self
 
 
-class ExpertRanks(Spec):
+class ExpertRanks(ServingSpec):
     """``ep``: ranks that share experts; ``tp``: ranks that share each expert. Their product is that of attention."""
 
     ep: Annotated[int, count(1, 4096)] = 1
     tp: Annotated[int, count(1, 4096)] = 1
 
 
-class ParallelSpec(Spec):
+class ParallelSpec(ServingSpec):
     """Ranks of one engine."""
 
     attention: AttentionRanks = AttentionRanks()
@@ -125,7 +126,7 @@ class ParallelSpec(Spec):
         return Parallelism(tp, dp, *(of_experts if experts else (1, 1)), self.attention.context, self.pp)
 
 
-class PrecisionSpec(Spec):
+class PrecisionSpec(ServingSpec):
     """dtypes of weights and of the KV cache; null: that of the system's compute array, and BF16 for KV."""
 
     products: Products | None = None

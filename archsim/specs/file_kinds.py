@@ -69,12 +69,26 @@ def kind_of(data: Mapping[str, Any]) -> str:
     """The kind that shares most keys with ``data``; in a tie, an experiment."""
     if set(data) <= set(EXPERIMENT_KEYS):
         return EXPERIMENT
+    known = _keys_of_kinds()
+    return max(known, key=lambda kind: len(set(data) & set(known[kind])))
+
+
+def guess_note(label: object, data: Mapping[str, Any]) -> str:
+    """As which kind a file with keys of several kinds is read, to follow what is wrong with it; '' for others."""
+    kind, known = kind_of(data), _keys_of_kinds()
+    others = set(data) - set(known.pop(kind))
+    if not others & {key for keys in known.values() for key in keys}:
+        return ""
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"\n{label}: it is read as {article} {kind}, since most of its keys are of one; {_BELONGS[kind]}"
+
+
+def _keys_of_kinds() -> dict[str, Sequence[str]]:
     from archsim.specs.serving import ServeSpec
 
     known: dict[str, Sequence[str]] = {name: validation.keys_of(kind) for name, kind in SPECS.items()}
     known["system"] = (*known["system"], "like")
-    known |= {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: validation.keys_of(ServeSpec)}
-    return max(known, key=lambda kind: len(set(data) & set(known[kind])))
+    return known | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: validation.keys_of(ServeSpec)}
 
 
 def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EXPERIMENT) -> None:

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Spec, check_parameters
+from archsim.base.fields import KeyProblem, check_parameters
 from archsim.base.own_code import import_function
 from archsim.base.quantities import count
 from archsim.specs.rules import Parameter
+from archsim.specs.serving_terms import TERMS, ServingSpec
 
 BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that look at shared prefixes
 JOIN = "join_decodes"  # left open where a file does not give it: a version of SGLang decides
@@ -69,7 +70,7 @@ def row_of(name: str) -> ShippedScheduler:
     return OWN if is_function(name) else SCHEDULERS[name]
 
 
-class SchedulerSpec(Spec):
+class SchedulerSpec(ServingSpec):
     """How an engine fills its iterations (docs/serving.md). In YAML: a name, or a mapping with the scheduler's own
     parameters among these keys.
     """
@@ -148,6 +149,8 @@ class SchedulerSpec(Spec):
 def _whose(key: str, known: list[str]) -> str:
     """Where a key belongs, in words."""
     others = [name for name, row in SCHEDULERS.items() if key in row.parameters]
+    if not others and key in TERMS:
+        return f"; {TERMS[key]}"
     return f": it is one of {' and '.join(others)}" if others else did_you_mean(key, known)
 
 

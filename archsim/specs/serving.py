@@ -12,10 +12,11 @@ from pydantic import (
     model_validator,
 )
 
-from archsim.base.fields import KeyProblem, Spec
+from archsim.base.fields import KeyProblem
 from archsim.base.quantities import BANDWIDTH, SIZE, TIME, count, describe, fraction, number, quantity
 from archsim.base.sums import sum
 from archsim.specs import deployment, schedulers, workload
+from archsim.specs.serving_terms import ServingSpec
 
 Time = Annotated[float, quantity(TIME, "1 ns", "1000 s", zero=True)]
 _RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)", re.ASCII)
@@ -39,7 +40,7 @@ Rate = Annotated[
 ]
 
 
-class LengthSpec(Spec):
+class LengthSpec(ServingSpec):
     """Tokens of prompts or outputs: one of ``fixed``, ``uniform`` (low and high, both included) and ``mean`` with the
     coefficient of variation ``cv`` of a log-normal distribution.
     """
@@ -68,14 +69,14 @@ class LengthSpec(Spec):
         return "lognormal", (self.mean or 1.0, self.cv)
 
 
-class ArrivalSpec(Spec):
+class ArrivalSpec(ServingSpec):
     """``burstiness``: shape of the gamma distribution of gaps; 1: Poisson, less: bursts."""
 
     rate: Rate
     burstiness: Annotated[float, number(1e-3, 1e3)] = 1.0
 
 
-class PrefixSpec(Spec):
+class PrefixSpec(ServingSpec):
     """Beginnings that requests share, such as system prompts: ``count`` of them, of ``tokens`` each, before the tokens
     of ``input``.
     """
@@ -88,7 +89,7 @@ class PrefixSpec(Spec):
     skew: Annotated[float, number(0, 10)] = 0.0
 
 
-class SessionSpec(Spec):
+class SessionSpec(ServingSpec):
     """Conversations or agents: a turn waits for the answer to the one before, and comes after a time to think, or to
     run a tool. Its prompt repeats all tokens before; ``input`` is what a turn adds to them.
     """
@@ -99,7 +100,7 @@ class SessionSpec(Spec):
     think_cv: Annotated[float, number(0, 100)] = 0.0
 
 
-class ClassSpec(Spec):
+class ClassSpec(ServingSpec):
     """Some of the requests, with limits of their own. ``share``: of the requests, or of sessions."""
 
     name: Annotated[str, Field(min_length=1)]  # of the class
@@ -112,7 +113,7 @@ class ClassSpec(Spec):
     e2e_ns: Annotated[float, quantity(TIME, "1 us", "100000 s")] | None = Field(None, alias="e2e")
 
 
-class RequestSpec(Spec):
+class RequestSpec(ServingSpec):
     """A trace, an open loop (``arrivals``) or a closed loop (``concurrency``)."""
 
     trace: str | None = None  # file of recorded requests
@@ -171,7 +172,7 @@ class RequestSpec(Spec):
         return self
 
 
-class EngineHostSpec(Spec):
+class EngineHostSpec(ServingSpec):
     """Time of the host in place of an engine's fitted constants."""
 
     iteration_ns: Time = Field(0.0, alias="iteration")  # of an iteration
@@ -190,7 +191,7 @@ class EngineHostSpec(Spec):
     first_after: Annotated[int, count(1, 10_000)] = 1
 
 
-class LinksSpec(Spec):
+class LinksSpec(ServingSpec):
     """Links between two sides of a deployment, each way. The defaults are those of the shipped ``h100_cluster``: one
     ConnectX-7 of 400 Gb/s a GPU, two hops of 1 us.
     """
@@ -202,7 +203,7 @@ class LinksSpec(Spec):
     expert_links: Annotated[int | None, count(1, 100_000, none=True)] = None
 
 
-class ExpertsOnSpec(Spec):
+class ExpertsOnSpec(ServingSpec):
     """Attention–FFN disaggregation: routed and shared experts are on devices of their own, even of another kind. The
     hidden vectors of a layer travel there and back. Attention, dense layers and routers stay.
     """
@@ -214,7 +215,7 @@ class ExpertsOnSpec(Spec):
     links: LinksSpec = LinksSpec()
 
 
-class SideSpec(Spec):
+class SideSpec(ServingSpec):
     """Engines that prefill, or decode. ``max_num_seqs``: of a rank; null: as the scheduler's."""
 
     # Its machine, where it is not that of the file: by name, file or mapping.
@@ -226,7 +227,7 @@ class SideSpec(Spec):
     experts_on: ExpertsOnSpec | None = None
 
 
-class TransferSpec(Spec):
+class TransferSpec(ServingSpec):
     """How the KV cache moves. Null takes the links of the system."""
 
     bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "100 TB/s")] | None = Field(
@@ -235,7 +236,7 @@ class TransferSpec(Spec):
     latency_ns: Time = Field(10_000.0, alias="latency")
 
 
-class DisaggregatedSpec(Spec):
+class DisaggregatedSpec(ServingSpec):
     """Prefill and decode on engines of their own."""
 
     # none: requests come with their KV, and a first token; only decodes are served.
@@ -260,7 +261,7 @@ class DisaggregatedSpec(Spec):
         return self
 
 
-class SloSpec(Spec):
+class SloSpec(ServingSpec):
     """Limits; a request counts for goodput within all of them."""
 
     ttft_ns: Annotated[float, quantity(TIME, "1 us", "10000 s")] | None = Field(None, alias="ttft")
@@ -268,7 +269,7 @@ class SloSpec(Spec):
     e2e_ns: Annotated[float, quantity(TIME, "1 us", "100000 s")] | None = Field(None, alias="e2e")
 
 
-class SearchSpec(Spec):
+class SearchSpec(ServingSpec):
     """What ``archsim serve --search`` varies; null: the divisors of the devices, and these limits of a batch."""
 
     devices: Annotated[int | None, count(1, 4096, none=True)] = None  # in all
@@ -289,7 +290,7 @@ class SearchSpec(Spec):
     pools: tuple[Literal["colocated", "disaggregated", "unlike"], ...] = Field(("colocated",), min_length=1)
 
 
-class LoadsSpec(Spec):
+class LoadsSpec(ServingSpec):
     """What the page serves beside the run: at ``rates`` of an open loop or a trace, or with as many ``clients`` of a
     closed one (null: shares of the traffic), and prompts of ``inputs`` tokens under each of them.
     """
@@ -299,7 +300,7 @@ class LoadsSpec(Spec):
     inputs: tuple[Annotated[int, count(1, 10_000_000)], ...] = ()
 
 
-class RoutingSpec(Spec):
+class RoutingSpec(ServingSpec):
     """Experts from traffic: one of ``like`` (a preset of configs/traffic, a file, or ``model``), ``synthetic`` and
     ``trace`` (recorded routing). docs/serving.md says what is sampled.
     """
@@ -335,7 +336,7 @@ class RoutingSpec(Spec):
         return self.synthetic or workload.SyntheticSpec(like=self.like or workload.OF_MODEL, seed=self.seed)
 
 
-class SpeculationSpec(Spec):
+class SpeculationSpec(ServingSpec):
     """Drafted tokens that every decode verifies. ``acceptance``: of a draft, if those before it were accepted; one
     rate for all, or one for each depth.
     """
@@ -374,7 +375,7 @@ class SpeculationSpec(Spec):
         return self
 
 
-class KvStoreSpec(Spec):
+class KvStoreSpec(ServingSpec):
     """KV of prompts beside HBM: memory of the host (vLLM's OffloadingConnector, SGLang's HiCache) or a store that
     engines share (Mooncake Store, LMCache). What is computed is copied there at once, and what was used longest ago is
     evicted.
@@ -391,7 +392,7 @@ class KvStoreSpec(Spec):
     shared: Literal["engine", "all"] = "engine"
 
 
-class ExpertOffloadSpec(Spec):
+class ExpertOffloadSpec(ServingSpec):
     """Experts in memory of the host, of which HBM has some. Those that tokens choose and HBM lacks are loaded in every
     layer; with ``prefetch``, while the layer before is computed.
     """
@@ -417,7 +418,7 @@ class ExpertOffloadSpec(Spec):
         return self
 
 
-class FaultSpec(Spec):
+class FaultSpec(ServingSpec):
     """A rank of data-parallel attention that fails, with its devices. Its requests lose their KV and are computed anew
     elsewhere. With ``elastic``, the engine goes on without the rank after ``recovery``: the others have its experts.
     Else the whole engine starts anew, which takes ``recovery``.
@@ -441,7 +442,7 @@ class FaultSpec(Spec):
         return self
 
 
-class AxesSpec(Spec):
+class AxesSpec(ServingSpec):
     """What one file serves beside each other: every combination of the values of these keys."""
 
     # Key of the file, such as requests.arrivals.rate, parallel or scheduler.name → its values.
@@ -477,7 +478,7 @@ class AxesSpec(Spec):
         )
 
 
-class StaticBatchSpec(Spec):
+class StaticBatchSpec(ServingSpec):
     """A batch of ``requests.concurrency`` requests of one length that prefill in one pass, as benchmarks of engines run
     it. What does not fit in HBM is refused: weights, KV, and the buffers of expert parallelism, which grow with it.
     """
@@ -490,7 +491,7 @@ class StaticBatchSpec(Spec):
     stages: dict[str, Annotated[int, count(1, 100)]] = Field(default_factory=dict)
 
 
-class ServeSpec(Spec):
+class ServeSpec(ServingSpec):
     """A deployment and its traffic. ``system`` and ``model``: as in experiments, by name, file or mapping."""
 
     system: Any  # name, path or mapping

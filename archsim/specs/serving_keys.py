@@ -15,38 +15,14 @@ from archsim.model.checkpoints import PRECISIONS
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.overrides import put
 from archsim.specs.serving import ServeSpec
+from archsim.specs.serving_terms import DRAFTS, NAMES, OFFLOAD, REDUNDANT
 
 CHECKPOINT = "checkpoint"  # of `precision`: what the name of a checkpoint says
-REDUNDANT, DRAFTS, OFFLOAD = "redundant_experts", "speculation.draft_tokens", "kv_store"
 # SGLang's --eplb-rebalance-num-iterations, after a placement by loads that were recorded before (its default is 1000).
 EPLB: Mapping[str, Any] = MappingProxyType({"name": "eplb", "every_steps": 1000, "first_steps": 1})
 # MoE layers that are simulated for it, and iterations after which tokens are sampled again, so that a comparison of
 # three numbers takes less than a minute.
 SAMPLED: Mapping[str, Any] = MappingProxyType({"layers": 2, "every": 2048})
-# A key → its other names: of flags of vLLM, SGLang and TensorRT-LLM, and what people call it.
-_SPOKEN: Mapping[str, str] = MappingProxyType({
-    "requests.arrivals.rate": "rate request_rate load qps rps arrival_rate",
-    "requests.concurrency": "users clients max_concurrency",
-    "requests.input.mean": "input_tokens input_len input_length isl prompt_tokens prompt_length",
-    "requests.output.mean": "output_tokens output_len output_length osl",
-    "parallel.attention.tp": "tp tensor_parallel_size", "parallel.attention.dp": "dp data_parallel_size",
-    "parallel.attention.context": "cp dcp context_parallel decode_context_parallel_size",
-    "parallel.experts.ep": "ep expert_parallel_size moe_ep", "parallel.experts.tp": "moe_tp",
-    "parallel.pp": "pipeline pipeline_parallel_size", "instances": "replicas", "system": "gpu machine hardware",
-    "precision.kv": "kv_cache_dtype kv_cache_precision kv_precision kv_dtype",
-    "precision": "quantization quant dtype weights weight_precision", "engine_version": "version",
-    "scheduler.prefix_caching": "enable_prefix_caching prefix_cache radix_cache",
-    "scheduler.chunked_prefill": "enable_chunked_prefill chunking",
-    "scheduler.max_num_batched_tokens": "chunked_prefill_size prefill_chunk chunk chunk_size max_num_tokens",
-    "scheduler.max_num_seqs": "max_running_requests max_batch max_batch_size batch_size batch",
-    "utilisation": "gpu_memory_utilization mem_fraction_static", "faults": "failures failed_gpus",
-    DRAFTS: "num_speculative_tokens speculative_num_steps drafts mtp nextn",
-    "speculation": "speculative_decoding spec_decode", "speculation.acceptance": "acceptance_rate",
-    OFFLOAD: "kv_offload kv_offloading hicache", "disaggregated": "disagg disaggregation pd",
-    "policies": "policy balancer load_balancer load_balancing",
-    REDUNDANT: "num_redundant_experts ep_num_redundant_experts redundant experts.redundant eplb.redundant_experts",
-})  # fmt: skip
-NAMES: Mapping[str, str] = MappingProxyType({name: key for key, names in _SPOKEN.items() for name in names.split()})
 # Parts whose keys may be named by their last part alone.
 _PARTS = ("requests", "scheduler", "slo", "speculation", "parallel", "precision", "kv_store", "host")
 # Words in place of sizes: over all devices of an engine. dp alone leaves experts as they are.

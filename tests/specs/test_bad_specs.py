@@ -30,6 +30,7 @@ from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.cli.main import main
 from archsim.machine.plausible import plausibility_notes
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_planned, load_system
+from archsim.specs.serving_files import load_serving
 from archsim.specs.unread import ROWS, keys_of
 from archsim.traffic.formats.readers import open_trace
 
@@ -413,3 +414,40 @@ def test_every_command_that_reads_an_experiment_tells_what_it_does_not_read(comm
     assert "system.llc.ways has no effect: llc: segments" in told
     assert "system.hbm.latency has no effect: `archsim sweep`" in told
     assert not out or "llc.ways has no effect" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+# What serving engineers write, by the part of a deployment in which they write it.
+WRITTEN = {
+    "": "tp ep dp tensor_parallel_size quantization dtype kv_cache_dtype max_num_seqs max_model_len gpu_memory_utilization "
+    "mem_fraction_static enable_prefix_caching chunked_prefill batch gpu gpus replicas limits sla traffic workload mtp eplb "
+    "redundant_experts backend framework version nodes attention_backend router lora",
+    "requests": "rate qps rps isl osl input_len output_len request_rate max_concurrency num_prompts dataset file prefix "
+    "poisson users prompt_tokens output_tokens burst duration",
+    "parallel": "tp ep dp tensor expert data cp dcp tp_size dp_attention moe_tp",
+    "scheduler": "max_batch max_batch_size chunk chunk_size chunked_prefill_size policy mem_fraction_static "
+    "max_running_requests prefix_cache cuda_graph gpu_memory_utilization overlap max_model_len",
+    "precision": "weights activations dtype moe kv_cache_dtype",
+    "disaggregated": "prefill_gpus ratio kv_transfer network decode_instances",
+    "slo": "ttft_p99 itl latency p99 tbt e2el",
+}
+
+
+@pytest.mark.parametrize("part", WRITTEN)
+def test_terms_of_serving_engineers_say_what_to_write(part):
+    base = {"model": "qwen3-30b-a3b", "system": "h200_node",
+            "requests": {"arrivals": {"rate": "3/s"}, "input": {"fixed": 100}, "output": {"fixed": 10}}}  # fmt: skip
+    for term in WRITTEN[part].split():
+        given = {**base, part: {**base.get(part, {}), term: 8}} if part else {**base, term: 8}
+        with pytest.raises(SpecError) as caught:
+            load_serving(given, [])
+        said = [line for line in str(caught.value).splitlines() if f"{term}: " in line or repr(term) in line]
+        assert said and "unknown key" in said[0] and "; " in said[0], (term, str(caught.value))
+        assert "did you mean" not in said[0] and "(known:" not in said[0], said
+
+
+def test_a_file_with_keys_of_two_kinds_says_as_which_it_is_read():
+    with pytest.raises(SpecError, match="it is read as a deployment.*archsim serve"):
+        ar.load({"name": "mine", "model": "mixtral-8x7b", "system": "dojo"})
+    with pytest.raises(SpecError) as caught:
+        ar.load({"model": "mixtral-8x7b", "system": "dojo", "requests": {}, "schedular": {}})
+    assert "it is read as" not in str(caught.value)
