@@ -2,13 +2,15 @@
 which take memory.
 """
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base import errors, fields, quantities, sums
 from archsim.model.attention import Attention, AttentionKind, LayerSet, by_layer, count_of_layers
+from archsim.model.terms import TERMS
 
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
 SLICES = 3  # of an expert's weights: gate, up and down matrix
@@ -22,6 +24,8 @@ class ModelSpec(fields.Spec):
     """Shape of a mixture-of-experts model. An expert is three slices (gate, up, down) of hidden ×
     expert_ffn weights.
     """
+
+    WAYS: ClassVar[Mapping[str, str]] = TERMS
 
     name: fields.Name  # of the model
     source: str = Field(min_length=1)  # of its numbers

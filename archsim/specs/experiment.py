@@ -29,7 +29,14 @@ class ExperimentSpec(Spec):
     WAYS: ClassVar[Mapping[str, str]] = {
         **{term: f"of a machine (systems.0): {way}" for term, way in TERMS.items() if term},
         **{key: f"write it in systems, such as [{{like: dojo, {key}: ...}}]" for key in keys_of(system.SystemSpec)},
+        **{term: f"of workload: {way}" for term, way in WorkloadSpec.WAYS.items() if term not in keys_of(WorkloadSpec)},
         **{key: f"write it in workload: {{{key}: ...}}" for key in keys_of(WorkloadSpec)},
+        **{key: ParallelSpec.WAYS[key] for key in ("tp", "ep", "dp", "pipeline")},
+        **dict.fromkeys(("quantization", "dtype", "weights"), PrecisionSpec.WAYS["quantization"]),
+        **dict.fromkeys(
+            ("threshold", "interval", "replication", "placement", "balancing"),
+            "it is of a policy: policies: [{like: eplb, ...}]; docs/policies.md lists their keys",
+        ),
     }
 
     name: Name  # of the experiment

@@ -1,7 +1,8 @@
 """The workload: a routing trace (or synthetic traffic), batch sizes and decode steps."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -176,6 +177,33 @@ def _kind_of_trace(value: Any) -> str | None:
 
 class WorkloadSpec(Spec):
     """Which requests are served, and how many together."""
+
+    # What is no key → what to write.
+    WAYS: ClassVar[Mapping[str, str]] = {
+        term: way
+        for terms, way in (
+            (
+                "seq_len sequence_length context_len kv_len history",
+                "write context, the tokens that each request has in the KV cache",
+            ),
+            ("tokens batches concurrency requests users", "write batch, the requests of a decode step: [4096, 8192]"),
+            ("steps iterations output_len output output_tokens osl", "write decode_steps"),
+            (
+                "prompt prompt_tokens input_len input isl",
+                "write trace: {synthetic: {like: model, prompt_tokens: 512}}; a recorded trace has its prompts",
+            ),
+            (
+                "traffic routing dataset like synthetic phase mix",
+                "write trace: {synthetic: {like: model}}, or trace: FILE, of recorded routing",
+            ),
+            ("skew imbalance popularity_skew", "write trace: {synthetic: {popularity_skew: 0.7}}"),
+            (
+                "rate qps rps arrivals load",
+                "requests that arrive over time are a deployment, which `archsim serve` takes",
+            ),
+        )
+        for term in terms.split()
+    }
 
     # The path of a trace, or synthetic traffic.
     trace: Annotated[

@@ -451,3 +451,33 @@ def test_a_file_with_keys_of_two_kinds_says_as_which_it_is_read():
     with pytest.raises(SpecError) as caught:
         ar.load({"model": "mixtral-8x7b", "system": "dojo", "requests": {}, "schedular": {}})
     assert "it is read as" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key, said",
+    [
+        ("num_hidden_layers", "write layers"), ("n_routed_experts", "write experts"), ("num_experts_per_tok", "write top_k"),
+        ("max_position_embeddings", "write positions"), ("kv_lora_rank", "attention is a mapping"), ("head_dim", "attention is a mapping"),
+        ("vocab_size", "write vocabulary"), ("moe_intermediate_size", "write expert_ffn"), ("params", "sizes in elements"),
+    ],
+)  # fmt: skip
+def test_keys_of_a_config_json_say_what_a_model_file_calls_them(key, said):
+    model = {"name": "m", "source": "x", "layers": 9, "moe_layers": {"first": 0, "last": 8}, "hidden": 64, "expert_ffn": 32,
+             "experts": 16, "top_k": 2}  # fmt: skip
+    with pytest.raises(SpecError, match=f"{key}: unknown key; .*{said}"):
+        ar.load({**model, key: 8})
+
+
+@pytest.mark.parametrize(
+    "part, key, said",
+    [
+        ("", "skew", "popularity_skew"), ("", "tp", "parallel.attention.tp"), ("", "threshold", "of a policy"), ("", "dtype", "precision"),
+        ("workload", "seq_len", "write context"), ("workload", "tokens", "write batch"), ("workload", "steps", "write decode_steps"),
+        ("workload", "rate", "archsim serve"), ("workload", "prompt_tokens", "synthetic"),
+    ],
+)  # fmt: skip
+def test_words_that_no_experiment_has_say_what_to_write(part, key, said):
+    experiment = parse_yaml(GOOD, "x").data
+    (experiment[part] if part else experiment)[key] = 8
+    with pytest.raises(SpecError, match=f"{key}: unknown key; .*{said}"):
+        ar.load(experiment)
