@@ -163,6 +163,7 @@ def compare(
     """
     from archsim.base.host import available_cores
     from archsim.search.door import Question, compare_options
+    from archsim.search.options import SYSTEM
     from archsim.search.options import side_of as read_side
     from archsim.specs.file_kinds import EXPERIMENT as OF_EXPERIMENT
 
@@ -177,6 +178,8 @@ def compare(
     if inside is not None and (question.asks or len(sides) != 2):
         raise SpecError("--in: policies and systems of an experiment are compared two at a time, at its own batch")
     read = [] if inside is not None else [read_side(each, bool(question.model or vary)) for each in sides]
+    if any(each.kind == SYSTEM for each in read):  # so is a name that an experiment has, too
+        read = [read_side(each, True) for each in sides]
     if inside is None and (question.asks or len(sides) != 2 or any(each.kind != OF_EXPERIMENT for each in read)):
         found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where, watcher)
         if where is not None:

@@ -128,9 +128,18 @@ class Machine(NamedTuple):
 
 
 def base_of(side: Side, model: str | ModelSpec | None) -> ExperimentSpec:
-    """The experiment from which runs of a side are made: its own, or of its system. Raises SpecError."""
-    if side.experiment is not None:
-        return side.experiment
+    """The experiment from which runs of a side are made: its own with this model alone, or of its system. Raises
+    SpecError.
+    """
+    if (own := side.experiment) is not None:
+        if len(own.systems) > 1:
+            systems = ", ".join(each.name for each in own.systems)
+            raise errors.SpecError(
+                f"{side.name} has {len(own.systems)} systems ({systems}), and a side is one machine. Name one in "
+                "place of the experiment"
+            )
+        name = getattr(model, "name", model)
+        return own.model_copy(update={"models": tuple(each for each in own.models if each.name == name)})
     assert side.system is not None
     given: dict[str, Any] = {
         "name": re_named(side.name), "engine": "analytical",

@@ -14,6 +14,7 @@ from archsim.api import EXAMPLE
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.questions.machine_price import price_machine
+from archsim.search import door, machines, options
 from archsim.search.beside import deployment_on
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import MOVED, moved_limits, pair_sentence, short
@@ -182,6 +183,21 @@ def test_experiments_without_a_common_model_are_refused(files):
     other["models"][0]["name"] = "other"
     with pytest.raises(SpecError, match="toy.*other"):
         ar.compare(EXAMPLE, other, limits={"tpot": "1 s"}, samples=0)
+
+
+def test_an_experiment_beside_others_has_the_shared_model_alone_and_one_machine():
+    side = options.side_of("dojo", False)
+    assert [each.name for each in machines.base_of(side, "deepseek-v3").models] == ["deepseek-v3"]
+    both = side.experiment.model_copy(update={"systems": side.experiment.systems * 2})
+    with pytest.raises(SpecError, match="dojo has 2 systems"):
+        machines.base_of(side._replace(experiment=both), "deepseek-v3")
+
+
+def test_a_name_of_both_kinds_beside_a_machine_is_a_machine(monkeypatch):
+    seen = []
+    monkeypatch.setattr(door, "compare_options", lambda sides, *rest: seen.extend(sides))
+    ar.compare("dojo", "b200_node")
+    assert [each.kind for each in seen] == [options.SYSTEM, options.SYSTEM]
 
 
 def test_machines_without_a_model_serve_the_largest_that_fits_on_all():
