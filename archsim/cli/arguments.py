@@ -3,7 +3,9 @@
 import argparse
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from archsim.base import verbs
@@ -19,6 +21,15 @@ _OF_DEPLOYMENT = {
 }  # fmt: skip
 _REQUIRED = "the following arguments are required: "
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
+# Option → what else it is called, by engines and by people.
+_WORDS: Mapping[str, str] = MappingProxyType({
+    "--on": "gpu gpus gpu-type n-gpus machine system hardware device devices", "--rate": "qps rps request-rate load",
+    "--input": "isl input-len input-tokens prompt prompt-tokens", "--output": "osl output-len output-tokens max-tokens",
+    "--tpot": "itl tbt inter-token-latency", "--e2e": "latency e2el deadline", "--precision": "dtype quantization",
+    "--usd": "budget cost max-cost price-limit", "--watts": "power power-limit", "--pools": "disaggregated disagg pd",
+    "--drafts": "mtp speculation num-speculative-tokens", "--best": "objective optimise optimize goal",
+    "--stages": "pp pipeline", "--requests": "trace dataset", "--out": "output-dir folder", "--jobs": "workers cores",
+})  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,7 +74,8 @@ class Parser(argparse.ArgumentParser):
         found, left = super().parse_known_args(words, namespace)
         if left:
             word = left[0].partition("=")[0]
-            hint = did_you_mean(word, self._options) if word.startswith("--") else ""
+            meant = (option for option in self._options if word[2:] in _WORDS.get(option, "").split())
+            hint = did_you_mean(next(meant, word), self._options) if word.startswith("--") else ""
             of_deployment = self.prog.endswith("serve") or getattr(found, "deployment", None)
             keys = _OF_DEPLOYMENT if of_deployment else _OF_EXPERIMENT
             of_any = " hardware " in self.prog or self.prog.endswith(" check")  # files that may have no such key
