@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from archsim.runs.sweep import Watcher
     from archsim.search.compare import OptionComparison
     from archsim.search.deployments import DeploymentComparison
+    from archsim.search.options import Side
     from archsim.search.served_why import ServedWhy
     from archsim.serving.answers.place import Placed
     from archsim.serving.answers.sure import ServedSure
@@ -102,6 +103,27 @@ def _is_deployment(source: Any) -> bool:
     """Whether a file or mapping is one of ``ar.serve``."""
     loaded = isinstance(source, ExperimentSpec | SweepPlan | files.ExplorationPlan)
     return not loaded and library.kind_of_file(source) == SERVE
+
+
+def _chosen_side(side: Side, sides: Sequence[Side], chosen: Mapping[str, Any], overrides: Sequence[str]) -> Side:
+    """A side with what is chosen of it, and with overrides. Raises SpecError for what it does not have."""
+    from archsim.search.options import EXPERIMENT, SYSTEM
+
+    kinds, chosen = {each.kind for each in sides}, {name: value for name, value in chosen.items() if name != "model"}
+    if side.kind == SERVE and EXPERIMENT not in kinds:
+        _refuse_choices(chosen)
+    elif side.kind == SYSTEM:
+        if overrides and SERVE not in kinds:
+            raise SpecError(
+                f"{verbs.caller_name('overrides')} {overrides[0]}: {side.name} is a machine. Change a file of its own "
+                f"(archsim new system {side.name}), or ask for values of a key: --vary hbm.bandwidth=[4,8]TB/s"
+            )
+        if chosen.get("system") and len(kinds) == 1:
+            raise SpecError(f"{verbs.caller_name('system')} {chosen['system']}: {side.name} is a machine already")
+    elif side.experiment is not None and SERVE not in kinds:
+        experiment = library.load_experiment(side.source, overrides) if overrides else side.experiment
+        return side._replace(experiment=cast("ExperimentSpec", only_chosen(experiment, chosen)))
+    return side
 
 
 def only_chosen(planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]) -> ExperimentSpec | SweepPlan:
@@ -180,6 +202,8 @@ def compare(
     read = [] if inside is not None else [read_side(each, bool(question.model or vary)) for each in sides]
     if any(each.kind == SYSTEM for each in read):  # so is a name that an experiment has, too
         read = [read_side(each, True) for each in sides]
+    if not (inside is None and not question.asks and all(each.kind == OF_EXPERIMENT for each in read)):
+        read = [_chosen_side(each, read, chosen, overrides) for each in read]
     if inside is None and (question.asks or len(sides) != 2 or any(each.kind != OF_EXPERIMENT for each in read)):
         found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where, watcher)
         if where is not None:

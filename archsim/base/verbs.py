@@ -319,8 +319,9 @@ RECOMMEND: Options = {
 }  # fmt: skip
 COMPARE: Options = {
     "sides": Option(
-        "A system, by name or file, with :N for N machines; an experiment; a file of `archsim serve`; or the folder of "
-        "a report. With --in, a policy or a system of that experiment.", "SIDE", PLACE, many="+",
+        "A system, by name or file, with :N for N machines; a GPU with :N for N GPUs; an experiment; a file of "
+        "`archsim serve`; or the folder of a report. With --in, a policy or a system of that experiment.",
+        "SIDE", PLACE, many="+",
     ),
     "inside": Option("The experiment that the sides are policies or systems of.", "FILE", "--in"),
     "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME", read=duration, group=SIDES),

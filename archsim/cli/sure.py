@@ -29,7 +29,7 @@ def run_sure(args: argparse.Namespace) -> Answer:
     asked = arguments.options_from(args, verbs.SURE, "experiment", "out", "overrides", *verbs.CHOSEN)
     if kind_of_file(args.file) == SERVE:
         source: Any = args.file
-        asked["overrides"] = args.overrides
+        asked |= {"overrides": args.overrides} | {name: getattr(args, name) for name in verbs.CHOSEN}
         folder = report_folder(arguments.stem_of(args.file), args.out, "sure")
         print_compiling("serving")
     else:

@@ -28,6 +28,11 @@ def deployment_on(
     """
     system = machine.system
     assert machine.kind == SYSTEM and system is not None
+    if machine.machines > 1:
+        raise errors.SpecError(
+            f"{machine.label} beside {deployment.name}: one machine serves the requests of a deployment. "
+            "Write several as one system, whose fabric has a level for them (such as h200_cluster)"
+        )
     own = serving_files.load_serving(deployment.source, overrides)
     if own.spec.disaggregated != "none":
         raise errors.SpecError(

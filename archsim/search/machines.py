@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import config_files, errors
+from archsim.base.verbs import caller_name
 from archsim.iteration.layers import has_experts
 from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
@@ -135,8 +136,8 @@ def base_of(side: Side, model: str | ModelSpec | None) -> ExperimentSpec:
         if len(own.systems) > 1:
             systems = ", ".join(each.name for each in own.systems)
             raise errors.SpecError(
-                f"{side.name} has {len(own.systems)} systems ({systems}), and a side is one machine. Name one in "
-                "place of the experiment"
+                f"{side.name} has {len(own.systems)} systems ({systems}), and a side is one machine. Choose one: "
+                f"{caller_name('system')} {own.systems[0].name}"
             )
         name = getattr(model, "name", model)
         return own.model_copy(update={"models": tuple(each for each in own.models if each.name == name)})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from archsim.base import config_files, errors, yaml
+from archsim.base.verbs import caller_name
 from archsim.machine.system import SystemSpec
 from archsim.specs import library, references
 from archsim.specs.experiment import ExperimentSpec
@@ -71,7 +72,8 @@ def vary_of(texts: Sequence[str] | Mapping[str, Sequence[Any]]) -> dict[str, tup
 
 
 def side_of(given: Any, machine: bool) -> Side:
-    """A side by its name: a system with an optional ``:N``, an experiment, a deployment or a report. ``machine``: a
+    """A side by its name: a system with an optional ``:N`` (of a GPU: so many GPUs), an experiment, a deployment or a
+    report. ``machine``: a
     name that is both a system and an experiment is the system. Raises SpecError.
     """
     if isinstance(given, SystemSpec):
@@ -84,6 +86,8 @@ def side_of(given: Any, machine: bool) -> Side:
     if is_named and name in config_files.named_files("") and not (machine and name in systems):
         return _of_file(name, count)
     if is_named:
+        if ":" in str(given) and (machines := _machines_of(str(name))):
+            return _of_gpus(machines, count)
         name = _system_named(str(name))
         return _of_system(name, name, count)
     kind = library.kind_of_file(name)
@@ -104,11 +108,12 @@ def _system_named(name: str) -> str:
     known = config_files.named_files("systems")
     if name in known:
         return name
-    of_gpu = [each for end in _ENDS if (each := f"{name.lower()}_{end}") in known]
-    if of_gpu:
+    if of_gpu := _machines_of(name):
         return of_gpu[0]
     if name in PRESETS:
         raise errors.SpecError(f"{name!r} is a policy, not an experiment. Name one in which to compare it: --in dojo")
+    if name in config_files.named_files("models"):
+        raise errors.SpecError(f"{name} is a model, which is no side: {caller_name('model')} {name}")
     near = [each for each in known if name.lower() in each.split("_")]
     if len(near) == 1:
         return near[0]
@@ -116,6 +121,34 @@ def _system_named(name: str) -> str:
     raise errors.SpecError(
         f"{name}: no file, experiment or system of this name{hint} (archsim list systems names those that ship)"
     )
+
+
+def _machines_of(gpu: str) -> list[str]:
+    """The shipped machines of a GPU, the smallest first."""
+    known = config_files.named_files("systems")
+    return [each for end in _ENDS if (each := f"{gpu.lower()}_{end}") in known]
+
+
+def _of_gpus(machines: Sequence[str], gpus: int) -> Side:
+    """So many GPUs: the smallest of some machines that has them, or a part of it, as `archsim recommend` takes them;
+    several of the largest. Raises SpecError for what is neither.
+    """
+    from archsim.serving.expert_groups import part_of
+
+    for name in machines:
+        system = load_system(name)
+        if system.dies == gpus:
+            return Side(name, 1, SYSTEM, name, system=system)
+        if system.dies > gpus:
+            part = part_of(system, gpus).model_copy(update={"name": f"{name}_{gpus}"})
+            return Side(part.name, 1, SYSTEM, part.model_dump(mode="json", by_alias=True), system=part)
+    several, rest = divmod(gpus, system.dies)
+    if rest:
+        least = several * system.dies
+        raise errors.SpecError(
+            f"{gpus} GPUs are no whole {name} of {system.dies}. Give {least} or {least + system.dies}"
+        )
+    return Side(name, several, SYSTEM, name, system=system)
 
 
 def _of_system(source: Any, label: str, count: int) -> Side:

@@ -11,7 +11,7 @@ import yaml
 
 import archsim as ar
 from archsim.api import EXAMPLE
-from archsim.base.errors import SpecError
+from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.questions.machine_price import price_machine
 from archsim.search import door, machines, options
@@ -214,7 +214,29 @@ def test_values_of_a_key_may_share_a_unit():
 
 
 def test_a_gpu_names_its_smallest_machine():
-    assert side_of("h200:3", "x").label == "3 h200_node"
+    assert side_of("h200", True).label == side_of("h200:8", True).label == "h200_node"
+    assert side_of("h200_node:3", True).label == "3 h200_node"
+    assert [side_of(f"h200:{gpus}", True).system.dies for gpus in (2, 8, 32)] == [2, 8, 32]
+    assert side_of("mi300x:16", True).label == "2 mi300x_node"
+    with pytest.raises(SpecError, match="Give 8 or 16"):
+        side_of("mi300x:12", True)
+    with pytest.raises(SpecError, match="is a model.*model qwen3-30b-a3b"):
+        side_of("qwen3-30b-a3b", True)
+
+
+@pytest.mark.parametrize(
+    "sides, asked, said",
+    [
+        (["h200", "b200"], {"overrides": ["hbm.bandwidth=9TB/s"]}, "hbm.bandwidth=9TB/s: h200_node is a machine"),
+        (["h200", "b200"], {"system": "dojo"}, "is a machine already"),
+        (["serve_olmoe", "h200"], {"policy": "allo"}, "has no choice of it"),
+        (["serve_olmoe", "h200_node:2"], {}, "one machine serves the requests"),
+        (["dojo", "h200"], {"policy": "nope", "limits": {"tpot": "1 s"}}, "nope"),
+    ],
+)
+def test_what_a_side_does_not_have_is_refused(sides, asked, said):
+    with pytest.raises(ArchsimError, match=said):
+        ar.compare(*sides, **asked)
 
 
 SERVED = {
