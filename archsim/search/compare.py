@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archsim.base import errors
+from archsim.base import errors, yaml
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.verbs import caller_name
@@ -23,6 +23,7 @@ from archsim.search.limits import Limits
 from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_of, run_of
 from archsim.search.options import EQUALS, FIRST, Requests, Side, largest_model
 from archsim.show.units import listing, percent
+from archsim.specs import references
 from archsim.specs.experiment import ExperimentSpec
 from archsim.uncertainty.estimate import OptionPair, pair
 
@@ -209,6 +210,8 @@ def _chosen_model(sides: Sequence[Side], asked: Any, name: str) -> tuple[str, ..
 
 def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str | ModelSpec:
     """Raises SpecError."""
+    if isinstance(model, str):
+        references.resolve("models", model, yaml.Place(f"{caller_name('model')} {model}"), None)
     if model is not None:
         for side in sides:
             if side.experiment is not None and (names := [each.name for each in side.experiment.models]):
