@@ -181,7 +181,7 @@ def _refusal(way: Way, model: ModelSpec) -> str:
     assert sizes is not None
     try:
         refuse_uneven(model, sizes, experts=False)
-        refuse_cut_blocks(model, sizes, PrecisionSpec().dtypes(way.engine.compute.dtype), experts=False)
+        refuse_cut_blocks(model, sizes, PrecisionSpec().dtypes(way.engine.compute.dtype, model), experts=False)
     except errors.SpecError as error:
         return str(error)
     return ""
