@@ -129,7 +129,7 @@ class Kind(AttentionKind):
         if own := recorded.recorded_times(self, laws, phase, tp, precision, rates):
             return own
         if self.measured_as is not None:
-            dtypes = precision.products, precision.kv
+            dtypes = precision.of("attention_inputs"), precision.kv
             if found := attention_blocks.block_times(self, laws, phase, hidden, tp, dtypes, library, rates):
                 return found
         return roofline.roofline(self.kind, self.work, laws, phase, tp, precision, rates)

@@ -7,13 +7,15 @@ product by columns, projections out of heads and the second FFN product by rows,
 
 from collections import Counter
 from collections.abc import Collection
+from types import MappingProxyType
 from typing import NamedTuple
 
 from archsim.base import errors, sums
 from archsim.iteration import attention, rank_memory
+from archsim.iteration.rank_memory import attention_part
 from archsim.model.attention import AttentionKind, by_layer
 from archsim.model.spec import ModelSpec
-from archsim.specs.deployment import Parallelism
+from archsim.specs.deployment import Parallelism, Precision
 
 ATTENTION, PROJECTIONS, DENSE_FFN, ROUTER, SHARED = "attention", "projections", "dense_ffn", "router", "shared"
 EXPERTS, DISPATCH, COMBINE, ALL_REDUCE = "experts", "dispatch", "combine", "all_reduce"
@@ -151,6 +153,16 @@ def count_operators(layers: Collection[Layers]) -> dict[Operator, int]:
                 found[each] += number
     streams = (Stream(cause, kernels[cause, rows], moved[cause, rows], rows) for cause, rows in kernels)
     return dict(found) | dict.fromkeys(streams, 1)
+
+
+_PARTS = MappingProxyType({DENSE_FFN: "dense_ffn", SHARED: "shared_experts"})
+
+
+def dtype_of(product: LayerProduct, model: ModelSpec, precision: Precision) -> str:
+    """The dtype of a product's weights. Routers and output layers are in BF16."""
+    if product.cause in (ROUTER, LM_HEAD):
+        return "bf16"
+    return precision.of(_PARTS.get(product.cause) or attention_part(product, model.hidden))
 
 
 def row_flop(model: ModelSpec, parallel: Parallelism) -> dict[tuple[str, str], float]:

@@ -23,7 +23,11 @@ def calibration_on(system: SystemSpec) -> CalibrationSpec:
     The calibration itself where the machine has the rates of the GPU that was measured. Raises SpecError for an unknown
     calibration.
     """
-    name = system.compute.calibration
+    return links_on(system, system.compute.calibration)
+
+
+def links_on(system: SystemSpec, name: str | None) -> CalibrationSpec:
+    """A calibration by name, such as that of a machine's links, at the rates of the machine."""
     return calibration_at(name, calibration_digest(name), rates_of(system, calibration_named(name)))
 
 

@@ -98,7 +98,7 @@ def memory_fit(
     """
     slots = placement if isinstance(placement, np.ndarray) else placement.slots
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
-    parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype)
+    parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype, model)
     own = getattr(own_execution(assumptions.execution), "bytes_per_die", None)
     parts = {OWN: np.full_like(slots, own(system, model, batch))} if own is not None else {}
     if not counts_all(model, assumptions):

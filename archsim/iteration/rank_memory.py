@@ -4,7 +4,7 @@
 experts           weights of the experts that it holds, replicas included, in all MoE layers of the model
 shared experts    its share of a tensor-parallel group, or all of them; see `shared_ranks`
 attention         and all other weights (dense layers, routers, embeddings): its share of a tensor-parallel group;
-                  embeddings in BF16
+                  embeddings and routers in BF16
 KV cache          of requests: `RequestKv`, by kind of layer, with what linear attention keeps of each
 activations       a bound for one step of one layer, or for sampling, and buffers of collectives; see `activation_bytes`
 ================  ==================================================================================================
@@ -20,7 +20,7 @@ import numpy as np
 
 from archsim.base import sums, units
 from archsim.model.attention import AttentionKind
-from archsim.model.spec import ModelSpec
+from archsim.model.spec import KeptPart, ModelSpec
 from archsim.specs.deployment import Parallelism, Precision
 
 # Fitted on what engines logged at their start (calibration/measurements/engine_memory.csv): a server profiles a step in
@@ -232,9 +232,11 @@ def weights_by_kind(
         more = mtp_layers / len(model.moe_layer_ids)
         found = weights_by_kind(model, parallel, precision, slots * (1 + more))
         found[SHARED] = ceil(found[SHARED] * (1 + more))
-        own = sums.sum(layers * kind.weights(model.hidden) for kind, layers in mtp_attention(model, mtp_layers))
-        own += mtp_layers * (2 * model.hidden**2 + model.hidden * model.experts)
-        found[ATTENTION] += ceil(own * units.WEIGHT_BYTES[precision.products] / parallel.tp)
+        own = sums.sum(
+            layers * attention_bytes(kind, model.hidden, precision) for kind, layers in mtp_attention(model, mtp_layers)
+        )
+        own += mtp_layers * 2 * model.hidden**2 * units.WEIGHT_BYTES[precision.products]
+        found[ATTENTION] += ceil((own + mtp_layers * model.hidden * model.experts * units.BF16_BYTES) / parallel.tp)
         return found
     stages = parallel.stages
     return {
@@ -270,13 +272,30 @@ def _pad(width: int, multiple: int) -> int:
 
 def shared_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
     """Weights of the shared experts of all layers that each of ``ranks`` holds."""
-    return ceil(model.shared_weights * units.WEIGHT_BYTES[precision.products] / ranks)
+    return ceil(model.shared_weights * units.WEIGHT_BYTES[precision.of("shared_experts")] / ranks)
 
 
 def other_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
     """Weights of attention, dense layers, routers and embeddings that each of ``ranks`` holds."""
-    products = ceil((model.attention_weights + model.dense_weights) * units.WEIGHT_BYTES[precision.products])
-    return ceil((products + model.embedding_weights * units.BF16_BYTES) / ranks)
+    each = units.WEIGHT_BYTES
+    attention = sums.sum(
+        layers * attention_bytes(kind, model.hidden, precision) for kind, layers in model.attention_layers
+    )
+    dense = (model.dense_weights - model.router_weights) * each[precision.of("dense_ffn")]
+    return ceil((ceil(attention + dense) + (model.embedding_weights + model.router_weights) * each["bf16"]) / ranks)
+
+
+def attention_bytes(kind: AttentionKind, hidden: int, precision: Precision) -> float:
+    """Weights of one attention."""
+    inputs, output = (units.WEIGHT_BYTES[precision.of(part)] for part in ("attention_inputs", "attention_output"))
+    products = kind.products(hidden, 1) if inputs != output else ()  # type: ignore[attr-defined]
+    back = sums.sum(each.n * each.k for each in products if attention_part(each, hidden) == "attention_output")
+    return kind.weights(hidden) * inputs + back * (output - inputs)
+
+
+def attention_part(product: Any, hidden: int) -> KeptPart:
+    """Of a product of attention (n columns of weights): the one back to the hidden vector is the output."""
+    return "attention_output" if product.n == hidden else "attention_inputs"
 
 
 def request_kv(

@@ -31,7 +31,6 @@ from archsim.iteration.layers import (
     HOST,
     LM_HEAD,
     PROMPTS,
-    ROUTER,
     SAMPLED,
     TOKENS,
     Attention,
@@ -41,6 +40,7 @@ from archsim.iteration.layers import (
     Stream,
     attentions,
     count_operators,
+    dtype_of,
     program,
 )
 from archsim.iteration.links import Links
@@ -320,7 +320,7 @@ class _Timing(NamedTuple):
         return np.arange(self.sizes)
 
     def _product(self, product: LayerProduct) -> _Timed:
-        dtype = "bf16" if product.cause in (ROUTER, LM_HEAD) else self.precision.products
+        dtype = dtype_of(product, self.model, self.precision)
         if self.rates is not None and self.rates.own is not None:
             ns = own_product_ns(self.rates, product.n, product.k, dtype, self._rows / product.sharing)
             return _Timed(ns, np.ones(self.sizes))

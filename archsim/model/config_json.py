@@ -7,7 +7,7 @@ layers. ``accept_approximate`` goes on without them and notes them in the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from archsim.base.files import write_text
 from archsim.base.yaml import dump_yaml
 from archsim.model import config_families
 from archsim.model.config_keys import EXPERTS, FLAGS, TOP_K, ConfigKeys, read_keys
+from archsim.model.kept_parts import kept_parts
 from archsim.model.spec import ModelSpec
 
 # Keys of config.json that hold the longest sequence, as vLLM looks for them.
@@ -58,15 +59,22 @@ def import_config(
         {"positions": _positions(keys), "mtp_layers": drafting} | (reader or config_families.as_others)(keys) | asked
     )
     unknown += [f"{each} is not supported" for each in keys.unread()]
-    if unknown and not accept_approximate:
-        lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
-        raise SpecError("\n".join(lines))
+    _refuse(path, () if accept_approximate else unknown)
     if missing := [field for field in ("expert_ffn", "experts", "top_k") if fields.get(field) is None]:
         widths = "moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size"
         named = {"experts": EXPERTS, "top_k": TOP_K, "expert_ffn": widths}
         lines = (f"{each}. Give {FLAGS[each]}, or write {' or '.join(named[each])}" for each in missing)
         raise SpecError("\n".join(f"{path}: does not say {line}" for line in lines))
-    return _model(keys, name, fields | {"approximate": (*unknown, *(keys.guessed or ()))})
+    model = _model(keys, name, fields)
+    kept, partly = kept_parts(keys, model)
+    _refuse(path, () if accept_approximate else partly)
+    return model.model_copy(update={"kept_bf16": kept, "approximate": (*unknown, *partly, *(keys.guessed or ()))})
+
+
+def _refuse(path: Path, unknown: Collection[str]) -> None:
+    if unknown:
+        lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
+        raise SpecError("\n".join(lines))
 
 
 def _refuse_odd_text(keys: ConfigKeys) -> None:

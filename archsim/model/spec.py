@@ -4,7 +4,7 @@ which take memory.
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -14,10 +14,21 @@ from archsim.model.terms import TERMS
 
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
 SLICES = 3  # of an expert's weights: gate, up and down matrix
+# Parts of a checkpoint that may stay in BF16 beside narrower weights; routers, norms, embeddings and the output layer
+# always do (DeepSeek-V3, arXiv 2412.19437, section 3.3.1; and every list of excluded modules that was seen). Of
+# attention, ``attention_output`` is the product back to the hidden vector.
+KeptPart = Literal["attention_inputs", "attention_output", "shared_experts", "dense_ffn"]
 UNMODELLED = (
     "its experts have fitted curves alone; serve it with routing: uniform (archsim serve), as the engine runs "
     "experts of three matrices of hidden x expert_ffn"
 )
+
+
+class KeptParts(fields.Spec):
+    """What a published checkpoint leaves in BF16."""
+
+    weights: Literal["fp8", "fp8_block", "nvfp4", "int4"]  # dtype of its other products
+    parts: tuple[KeptPart, ...]  # in BF16
 
 
 class ModelSpec(fields.Spec):
@@ -78,6 +89,8 @@ class ModelSpec(fields.Spec):
     extended_positions: Annotated[int | None, quantities.count(1, 1_000_000_000, none=True)] = None
     # Layers of the checkpoint that predict further tokens (MTP), with which drafts are made; null: unknown.
     mtp_layers: Annotated[int | None, quantities.count(0, 64, none=True)] = None
+    # Parts that its published checkpoints leave in BF16, by the dtype of their other products.
+    kept_bf16: tuple[KeptParts, ...] = ()
     # What the model has and nothing here reads, as `archsim new --from --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
 
@@ -200,16 +213,25 @@ class ModelSpec(fields.Spec):
 
     @property
     def dense_weights(self) -> int:
-        """Weights of dense FFNs (``slices`` matrices), of the routers (hidden × experts), of the products to and from
-        ``expert_hidden``, and of hyper-connections (2 a layer and one at the end: DeepSeek-V4, inference/model.py).
+        """Weights of dense FFNs (``slices`` matrices), of the products to and from ``expert_hidden``, and of routers
+        and hyper-connections.
         """
         self._refuse_missing()
-        moe, n = len(self.moe_layer_ids), self.streams
         ffn = self.dense_layers * self.slices * self.hidden * (self.dense_ffn or 0)
-        routers = moe * self.hidden * (self.experts + self.zero_experts)
-        latent = moe * 2 * self.hidden * (self.expert_hidden or 0)
-        mixing = (self.layers * 2 * (2 + n) + 1) * n * n * self.hidden if n > 1 else 0
-        return ffn + routers + latent + mixing
+        return ffn + len(self.moe_layer_ids) * 2 * self.hidden * (self.expert_hidden or 0) + self.router_weights
+
+    @property
+    def router_weights(self) -> int:
+        """Weights of the routers (hidden × experts) and of hyper-connections (2 a layer and one at the end:
+        DeepSeek-V4, inference/model.py), which no checkpoint quantises.
+        """
+        n = self.streams
+        routers = len(self.moe_layer_ids) * self.hidden * (self.experts + self.zero_experts)
+        return routers + ((self.layers * 2 * (2 + n) + 1) * n * n * self.hidden if n > 1 else 0)
+
+    def kept_beside(self, products: str) -> tuple[str, ...]:
+        """Parts that stay in BF16 where the other products are in this dtype."""
+        return next((each.parts for each in self.kept_bf16 if each.weights == products), ())
 
     @property
     def embedding_weights(self) -> int:

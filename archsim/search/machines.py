@@ -191,7 +191,7 @@ def _refusal(way: Way, model: ModelSpec) -> str:
     assert sizes is not None
     try:
         refuse_uneven(model, sizes, experts=False)
-        refuse_cut_blocks(model, sizes, PrecisionSpec().dtypes(way.engine.compute.dtype), experts=False)
+        refuse_cut_blocks(model, sizes, PrecisionSpec().dtypes(way.engine.compute.dtype, model), experts=False)
     except errors.SpecError as error:
         return str(error)
     return ""
@@ -448,7 +448,14 @@ def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MO
         order = sorted(range(len(found)), key=lambda at: (-rates[at, -1], -wins[at].sum()))
     else:
         order = sorted(range(len(found)), key=lambda at: (-wins[at].sum(), -near[at].sum()))
-    kept = [at for at in order if wins[at].any()][:most]
+    kept = order[:1]
+    while len(kept) < most:  # where those kept serve least beside the best
+        short = rates[kept].max(axis=0) / np.where(best > 0, best, np.inf)
+        worst = int(np.where(best > 0, short, np.inf).argmin())
+        if short[worst] >= NEAR or best[worst] == 0:
+            break
+        kept.append(int(rates[:, worst].argmax()))
+    kept += [at for at in order if wins[at].any() and at not in kept][: most - len(kept)]
     kept += [at for at in order if near[at].any() and at not in kept][: max(0, min(2, most) - len(kept))]
     return [found[at] for at in kept]
 

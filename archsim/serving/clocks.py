@@ -5,7 +5,7 @@ clock; HBM, links and launches keep their rates. Power is a mean over the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from archsim.base.errors import CapacityError
 from archsim.base.units import NS_PER_S
 from archsim.machine.system import SystemSpec
-from archsim.runs.clocks import IDLE, LOWEST, STEPS, ClassPower, DieLoad, PowerLimits, has_limits, highest_clock
+from archsim.runs.clocks import IDLE, LOWEST, STEPS, ClassPower, DieLoad, PowerLimits, highest_clock
 from microarch.silicon.energy import Activity
 
 Ran = TypeVar("Ran")
@@ -37,15 +37,6 @@ def at_clock(system: SystemSpec, clock: float) -> SystemSpec:
     """The system with arrays at a share of their clock."""
     peak = system.compute.peak_flop_per_s * clock
     return system.model_copy(update={"compute": system.compute.model_copy(update={"peak_flop_per_s": peak})})
-
-
-def full_clock_note(system: SystemSpec) -> Iterator[str]:
-    """What searches have to say of a machine with limits."""
-    if has_limits(system):
-        yield (
-            f"{system.name}: highest rates are those at the full clock; all other numbers of a configuration, as "
-            "`archsim serve` has them, are at the clock that the limits of power and heat allow."
-        )
 
 
 def run_within(

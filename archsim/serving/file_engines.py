@@ -129,7 +129,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             f"{system.name}: dies_as_built: archsim serve has the measured times of equal GPUs. Omit speed and "
             "harvest, or take an experiment (archsim sweep)"
         )
-    precision = spec.precision.dtypes(system.compute.dtype)
+    precision = spec.precision.dtypes(system.compute.dtype, serving.model)
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
     overlap = overlap_of(serving, parallel.ranks, parallel.attention.dp)
     if parallel.pp > 1:

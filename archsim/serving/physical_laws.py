@@ -15,6 +15,7 @@ from archsim.iteration.layers import (
     Collective,
     LayerProduct,
     count_operators,
+    dtype_of,
     program,
 )
 from archsim.iteration.machine import measured_peak
@@ -72,13 +73,14 @@ def below_roofline(laws: IterationLaws, calibration: CalibrationSpec, precision:
     allow, one clause each. An all-reduce passes its bytes at least once over a port, however switches add them up.
     """
     reference = calibration.reference
-    peak = max(measured_peak(reference, precision.products), reference.peak_flop_per_s.get(precision.products, 0.0))
     for rows in (TOKENS, SAMPLED):
-        flop = weight_bytes = passed_s = 0.0
+        flop_s = weight_bytes = passed_s = 0.0
         for each, number in count_operators(program(laws.model, laws.parallel)).items():
             if isinstance(each, LayerProduct) and each.rows == rows and each.cause in laws.by.get(rows, {}):
-                flop += 2.0 * each.n * each.k * number / each.sharing
-                weight_bytes += each.n * each.k * number * WEIGHT_BYTES[precision.products]
+                dtype = dtype_of(each, laws.model, precision)
+                peak = max(measured_peak(reference, dtype), reference.peak_flop_per_s.get(dtype, 0.0))
+                flop_s += 2.0 * each.n * each.k * number / each.sharing / peak
+                weight_bytes += each.n * each.k * number * WEIGHT_BYTES[dtype]
             if isinstance(calibration, MachineCalibration) and isinstance(each, Collective) and each.rows == rows:
                 if each.op == ALL_REDUCE and each.cause == ALL_REDUCE and each.ranks <= calibration.domain:
                     passed_s += number * each.row_bytes / calibration.link_bytes_per_s
@@ -86,7 +88,7 @@ def below_roofline(laws: IterationLaws, calibration: CalibrationSpec, precision:
         linked_ns = laws.ns(ALL_REDUCE, rows=rows)[at]
         kernels_ns = laws.ns(*CAUSES, rows=rows)[at] - linked_ns
         for name, ns, least_s in (
-            ("FLOP of GEMMs at peak", kernels_ns, flop * at / peak),
+            ("FLOP of GEMMs at peak", kernels_ns, flop_s * at),
             ("weights from HBM", kernels_ns, np.full(len(at), weight_bytes / reference.hbm_bytes_per_s)),
             ("all-reduces over the links", linked_ns, passed_s * at),
         ):

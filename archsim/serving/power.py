@@ -10,6 +10,7 @@ without the power of busy kernels.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -25,12 +26,13 @@ from archsim.iteration.layers import (
     PROMPTS,
     SAMPLED,
     TOKENS,
+    LayerProduct,
     Stream,
     attentions,
     count_operators,
+    dtype_of,
     has_experts,
     program,
-    row_flop,
 )
 from archsim.machine.system import SystemSpec
 from archsim.runs.prices import Coefficients, build_costs
@@ -157,11 +159,14 @@ def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices:
     requests, log, totals = served.requests, served.log, served.totals
     share = max(int(totals["iterations"]), 1) / max(len(log), 1)  # of all iterations over those in the log
     prompt, output = requests["input"].astype(float), requests["output"].astype(float)
-    flop: dict[str, float] = {}  # of a row
-    for (of, _), number in row_flop(model, parallel).items():
-        flop[of] = flop.get(of, 0.0) + number
-    streams = [each for each in count_operators(program(model, parallel)) if isinstance(each, Stream)]
-    of_products, of_experts = _product(precision.products), _product(precision.experts)
+    operators, of_experts = count_operators(program(model, parallel)), _product(precision.experts)
+    flop, weights = defaultdict[str, float](float), defaultdict[str, float](float)  # of a row; bytes of an iteration
+    for product, copies in operators.items():
+        if isinstance(product, LayerProduct):
+            dtype, values = dtype_of(product, model, precision), product.n * product.k * copies
+            flop[product.rows] += 2.0 * values / product.sharing * _product(dtype)
+            weights[product.rows] += values * WEIGHT_BYTES[dtype]
+    streams = [each for each in operators if isinstance(each, Stream)]
     hbm_bytes = total_flop = padded = 0.0
     steps = np.maximum(output - 1, 0)
     decodes = float(steps.sum()) - float(totals["accepted"])
@@ -169,14 +174,13 @@ def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices:
     for each in passes:
         for of, (iterations, number) in each.rows.items():
             layers = each.layers_of(of)
-            weights = layers * flop.get(of, 0.0) / 2 * WEIGHT_BYTES[precision.products]
-            hbm_bytes += share * each.times * iterations * parallel.ranks * weights
+            hbm_bytes += share * each.times * iterations * parallel.ranks * layers * weights[of]
             moved = sum(stream.row_bytes for stream in streams if stream.rows == of)
             hbm_bytes += parallel.tp * layers * number * moved
-            total_flop += parallel.tp * layers * number * flop.get(of, 0.0) * of_products
+            total_flop += parallel.tp * layers * number * flop[of]
         rows = each.tokens / parallel.dp  # of a rank
         empty = share * each.times * each.layers * float((_whole_tiles(rows) - rows).sum())
-        padded += parallel.ranks * empty * flop[TOKENS] * of_products
+        padded += parallel.ranks * empty * flop[TOKENS]
         if has_experts(model):
             layers, expert = len(model.moe_layer_ids) * each.layers, model.slices * model.slice_weights
             active = model.experts * (1 - (1 - model.top_k / model.experts) ** each.tokens)

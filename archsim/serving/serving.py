@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import SpecError, TraceError
+from archsim.base.errors import CapacityError, SpecError, TraceError
 from archsim.iteration.constants import DECODE, NONE, PREFILL, Host
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import is_measured, scaled_report
@@ -65,7 +66,7 @@ def serve_requests(
     """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
     a log of.
     """
-    engine = engine_of(serving, serving.spec.parallel) if serving.spec.disaggregated == "none" else None
+    engine = identical_engine(serving)
     served, deployment, clocked = serve_at_clock(serving, deployment, engine, requests, progress, max(logged, LOGGED))
     power = _power(serving, deployment, engine, served, clocked)
     if not logged:
@@ -89,11 +90,17 @@ def serve_at_clock(
     known: dict[float, Deployment] | None = None,
 ) -> tuple[Served, Deployment, Clocked | None]:
     """What happens at the highest clock within the limits of the machine, and the deployment at that clock; at the full
-    one, and None, where it has no limits or engines are not identical. ``known``: clock → deployment, to build once.
+    one, and None, where it has no limits. ``engine``: None where engines are not identical; ``known``: clock →
+    deployment, to build once. Raises SpecError for such engines within limits.
     """
     system = serving.system
-    if not has_limits(system) or engine is None:
+    if not has_limits(system):
         return simulate_requests(serving, deployment, requests, logged, progress), deployment, None
+    if engine is None:
+        raise SpecError(
+            f"{system.name}: power and cooling limit the clock of its dies, which is not modelled for pools, whose "
+            "engines do unlike work. Give disaggregated: none, or leave power and cooling out of the system"
+        )
 
     known = {} if known is None else known
     known[1.0] = deployment
@@ -109,6 +116,27 @@ def serve_at_clock(
 
     (served, own), clocked = run_within(system, deployment.devices, run, joule_of)
     return served, replace(own, notes=(*deployment.notes, clocked.told(system))), clocked
+
+
+def at_its_clock(
+    serving: Serving, deployment: Deployment, engine: ServingEngine | None, known: dict[float, Deployment] | None = None
+) -> Callable[[Requests], Served | None]:
+    """What happens to requests, as `serve_at_clock`; None where they exceed a limit at every clock."""
+    known = {} if known is None else known
+
+    def serve(requests: Requests) -> Served | None:
+        try:
+            logged = LOGGED * has_limits(serving.system)
+            return serve_at_clock(serving, deployment, engine, requests, logged=logged, known=known)[0]
+        except CapacityError:
+            return None
+
+    return serve
+
+
+def identical_engine(serving: Serving) -> ServingEngine | None:
+    """The engine of a deployment without pools."""
+    return engine_of(serving, serving.spec.parallel) if serving.spec.disaggregated == "none" else None
 
 
 def _power(

@@ -16,7 +16,7 @@ from archsim.base.errors import SpecError
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import count
 from archsim.model.attention import AttentionKind
-from archsim.model.spec import ModelSpec
+from archsim.model.spec import KeptPart, ModelSpec
 from archsim.specs.serving_terms import ServingSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
@@ -43,12 +43,19 @@ class Parallelism(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """dtypes of products (the router's is bf16), of attention and of its KV cache, and of experts."""
+    """dtypes of products (the router's is bf16), of attention and of its KV cache, and of experts. ``kept``: parts of
+    which products are in BF16 (`archsim.model.spec.KeptPart`).
+    """
 
     products: str = "bf16"
     attention: str = "bf16"
     kv: str = "bf16"
     experts: str = "bf16"
+    kept: tuple[str, ...] = ()
+
+    def of(self, part: str) -> str:
+        """The dtype of a part's products."""
+        return "bf16" if part in self.kept else self.products
 
 
 ALONE, BF16 = Parallelism(), Precision()
@@ -132,12 +139,15 @@ class PrecisionSpec(ServingSpec):
     products: Products | None = None
     experts: Experts | None = None
     kv: Cache | None = None
+    # Parts whose products are in BF16; null: those that the model's file says of checkpoints in this dtype (kept_bf16).
+    bf16: tuple[KeptPart, ...] | None = None
 
-    def dtypes(self, compute: str) -> Precision:
+    def dtypes(self, compute: str, model: ModelSpec) -> Precision:
         """The dtypes as names. ``compute``: the dtype of the system's compute array."""
         dtype = "bf16" if compute == "fp16" else compute
         products = self.products or dtype
-        return Precision(products, "bf16", self.kv or "bf16", self.experts or products)
+        kept = model.kept_beside(products) if self.bf16 is None else self.bf16
+        return Precision(products, "bf16", self.kv or "bf16", self.experts or products, kept)
 
 
 class DeploymentSpec(Spec):
@@ -148,11 +158,11 @@ class DeploymentSpec(Spec):
     parallel: ParallelSpec | None = None
     precision: PrecisionSpec = PrecisionSpec()
 
-    def dtypes(self, compute: str) -> Precision:
+    def dtypes(self, compute: str, model: ModelSpec) -> Precision:
         """The names of the dtypes: those that are given, else that of the system's compute array. The KV cache is in
         BF16.
         """
-        return self.precision.dtypes(compute)._replace(experts=self.precision.experts or compute)
+        return self.precision.dtypes(compute, model)._replace(experts=self.precision.experts or compute)
 
     def sizes(self, devices: int) -> Parallelism:
         """As numbers, on so many devices."""

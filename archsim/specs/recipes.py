@@ -69,7 +69,7 @@ FP4_FROM_CHECKPOINT = ("nvfp4", "mxfp4_mxfp8")  # weights whose checkpoints keep
 
 def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[ServeSpec, tuple[str, ...]]:
     """A file with what it leaves open, and what that is, a sentence for each key."""
-    precision = spec.precision.dtypes(system.compute.dtype)
+    precision = spec.precision.dtypes(system.compute.dtype, model)
     dtypes = precision.products, precision.experts
     if system.launch != "gpu":
         return spec, ()
@@ -85,6 +85,9 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
     ):
         changes["precision"] = spec.precision.model_copy(update={"kv": "fp8"})
         fill("precision.kv", "fp8", f"as {'every engine' if alone else spec.engine} keeps KV of such weights")
+    if spec.precision.bf16 is None and precision.kept:
+        why = f"as checkpoints of {model.name} in {precision.products} have them: kept_bf16 of its file"
+        fill("precision.bf16", f"[{', '.join(precision.kept)}]", why)
     scheduler = _scheduler_of(spec, system)
     if scheduler:
         changes["scheduler"] = _with_changes(spec.scheduler, {key: value for key, (value, _) in scheduler.items()})

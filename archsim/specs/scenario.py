@@ -31,7 +31,7 @@ class Scenario:
     @property
     def precision(self) -> Precision:
         """dtypes: those of the deployment, else of the system."""
-        return self.deployment.dtypes(self.system.compute.dtype)
+        return self.deployment.dtypes(self.system.compute.dtype, self.model)
 
     def refuse_undeployed(self) -> None:
         """Raise SpecError for a deployment that the machine cannot have, or that experiments do not model."""

@@ -600,7 +600,8 @@ def test_rows_of_the_table_are_served_as_they_were_started(shared, tmp_path):
         writer.writeheader()
         writer.writerows(asked)
     for row, point in zip(asked, read_served(tmp_path / "rows.csv").points, strict=True):
-        found, wanted = load_serving(point.given).spec, scheduler_of(row)
+        serving, wanted = load_serving(point.given), scheduler_of(row)
+        found = serving.spec
         own = Scheduler.of(found.scheduler)
         same = own[:4] == wanted[:4] and own.params.get("poll_every", 1) == wanted.params.get("poll_every", 1)
-        assert same and found.precision.dtypes("bf16").kv == precision_of(row).kv, row["point"]
+        assert same and found.precision.dtypes("bf16", serving.model).kv == precision_of(row).kv, row["point"]

@@ -16,7 +16,7 @@ from archsim.cli.main import main
 from archsim.engine.engine import EventEngine
 from archsim.iteration import rank_memory
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
-from archsim.iteration.layers import LayerProduct, program
+from archsim.iteration.layers import LayerProduct, count_operators, dtype_of, program
 from archsim.iteration.memory import KV, fit_of, memory_fit
 from archsim.iteration.misfit import levers, refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYTES, EXPERTS, SAMPLED_BYTES, SHARED
@@ -71,8 +71,8 @@ def test_parts_by_hand():
     fit = fit_of(of, placed(of))
     expert, hidden = 3 * 7168 * 2048, 7168
     assert fit.of(EXPERTS) == 58 * 11 * expert and fit.of(SHARED) == 58 * expert
-    attention = of.model.attention_weights + 3 * 3 * hidden * 18432 + 58 * hidden * 256
-    assert fit.of(ATTENTION) == attention + 2 * (2 * 129280 * hidden)
+    attention = of.model.attention_weights + 3 * 3 * hidden * 18432
+    assert fit.of(ATTENTION) == attention + 2 * (58 * hidden * 256 + 2 * 129280 * hidden)  # routers in BF16, too
     assert fit.of(KV) == 4 * 1000 * 70_272
     assert fit.of(ACTIVATIONS) == 4 * 38.5 * 129280 > 4 * (4 * hidden + 8 * (3 * hidden + 4 * 2048))
 
@@ -228,7 +228,7 @@ def room_of_serving(model, parallel):
     """As `archsim serve` counts it."""
     engine = ServingEngine(
         model, calibration_named("h200"), NODE.hbm.capacity_bytes, parallel.sizes(),
-        DeploymentSpec().dtypes(NODE.compute.dtype), utilisation=1 - NODE.hbm.reserved_fraction,
+        DeploymentSpec().dtypes(NODE.compute.dtype, model), utilisation=1 - NODE.hbm.reserved_fraction,
     )  # fmt: skip
     return kv_room(engine, Scheduler(max_num_seqs=BATCH // parallel.attention.dp, max_num_batched_tokens=8192))
 
@@ -295,6 +295,27 @@ def test_drafts_of_mtp_take_a_layer_of_weights_and_kv():
     more = sum(drafting.values()) - sum(without.values())
     assert more == pytest.approx(11_610_068_224 / 8, rel=1e-3)  # DeepSeek-V3's, without copies of its embeddings
     assert rank_memory.request_kv(model, parallel, fp8, 1).token_bytes == 62 * 1152
+
+
+def test_parts_that_a_checkpoint_leaves_in_bf16_take_16_bits_everywhere():
+    """DeepSeek-R1 in NVFP4: 4.5 bits a weight, but for routers, output layer and what its attention takes."""
+    model, hidden = load_model("deepseek-v3"), 7168
+    kept = PrecisionSpec(products="nvfp4", experts="nvfp4").dtypes("bf16", model)
+    assert kept.kept == ("attention_inputs",) and not PrecisionSpec(products="fp8_block").dtypes("bf16", model).kept
+    assert not PrecisionSpec(products="nvfp4", bf16=()).dtypes("bf16", model).kept
+    inputs, output = hidden * (1536 + 576) + 1536 * 128 * 192 + 512 * 128 * 256, 128 * 128 * hidden
+    narrow = 0.5625 * (61 * output + 3 * 3 * hidden * 18432)
+    wide = 61 * inputs + 58 * 256 * hidden + 2 * 129280 * hidden
+    assert rank_memory.other_bytes(model, kept, 1) == pytest.approx(narrow + 2 * wide, abs=2)
+    shared = Precision("nvfp4", kept=("shared_experts",))
+    assert rank_memory.shared_bytes(model, shared, 1) == 58 * 3 * hidden * 2048 * 2
+    found = {
+        (each.n, each.k): dtype_of(each, model, kept)
+        for each in count_operators(program(model, Parallelism())) if isinstance(each, LayerProduct)
+    }  # fmt: skip
+    of_sixteen = {(2112, 7168), (24576, 1536), (32768, 512), (256, 7168), (129280, 7168)}
+    assert {size for size, dtype in found.items() if dtype == "bf16"} == of_sixteen
+    assert found[hidden, 16384] == "nvfp4" and {*found.values()} == {"bf16", "nvfp4"}
 
 
 @pytest.mark.parametrize(("tp", "divided"), [(1, 1), (2, 1), (4, 1), (8, 8)])
@@ -561,7 +582,7 @@ def test_run_and_serve_refuse_the_same_and_say_the_same():
         fit = memory_fit(node, model, assumptions, placement, workload, 8, DeploymentSpec(parallel=parallel))
         engine = ServingEngine(
             model, calibration_named("h200"), node.hbm.capacity_bytes, parallel.sizes(),
-            DeploymentSpec().dtypes(node.compute.dtype), utilisation=1 - node.hbm.reserved_fraction,
+            DeploymentSpec().dtypes(node.compute.dtype, model), utilisation=1 - node.hbm.reserved_fraction,
         )  # fmt: skip
         served, needed = kv_room(engine, Scheduler(max_num_seqs=8, max_num_batched_tokens=8192)), fit.needed_bytes
         assert fit.fits == served.fits(needed) and fit.kv_room.share(needed) == served.share(needed)

@@ -37,8 +37,53 @@ def test_a_config_gives_the_shipped_model(name, tmp_path):
         "positions",
         "extended_positions",
         "mtp_layers",
+        "kept_bf16",
     }  # which these configurations leave out
     assert found.model_dump(exclude=left_out) == load_model(name).model_dump(exclude=left_out)
+
+
+ATTENTION = ("attention_inputs", "attention_output")
+EXCLUDED = {  # as published: the key and kind of each list
+    "nvidia/DeepSeek-R1-FP4": (
+        "hf", {"quant_algo": "NVFP4"}, "exclude_modules", "model.layers.{}.self_attn*", ATTENTION,
+    ),
+    "its second version": (
+        "hf", {"quant_algo": "NVFP4"}, "exclude_modules", "model.layers.{}.self_attn.q_b_proj", ATTENTION[:1],
+    ),
+    "compressed-tensors": (
+        "own", {"format": "pack-quantized"}, "ignore", "re:.*(self_attn|shared_experts|mlp\\.(gate|up)_proj).*",
+        (*ATTENTION, "shared_experts", "dense_ffn"),
+    ),
+    "of an image model": (
+        "own", {"quant_algo": "NVFP4"}, "ignore", "language_model.model.layers.{}.self_attn*", ATTENTION,
+    ),
+    "transformers": (
+        "own", {"quant_method": "fp8", "weight_block_size": [128, 128]}, "modules_to_not_convert", "gate", (),
+    ),
+    "a glob of transformers": (
+        "own", {"quant_method": "fp8"}, "modules_to_not_convert", "model.layers.*.self_attn", ATTENTION,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXCLUDED)
+def test_what_a_checkpoint_does_not_quantise_stays_in_bf16(case, tmp_path):
+    where, method, key, pattern, parts = EXCLUDED[case]
+    method = method | {key: ["lm_head", *dict.fromkeys(pattern.format(layer) for layer in range(61))]}
+    own = {"quantization_config": method} if where == "own" else {}
+    if where == "hf":
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": method}), "utf-8")
+    found = import_config(written(tmp_path, CONFIGS["deepseek"] | own))
+    assert [each.parts for each in found.kept_bf16] == ([parts] if parts else [])
+
+
+def test_parts_that_are_quantised_in_some_layers_alone_are_refused(tmp_path):
+    method = {"quant_algo": "NVFP4", "ignore": ["model.layers.0.self_attn*", "model.layers.60.self_attn*"]}
+    path = written(tmp_path, CONFIGS["deepseek"] | {"quantization_config": method})
+    with pytest.raises(SpecError, match="attention inputs stay in 16 bits in 2 of 61 layers, which is not supported"):
+        import_config(path)
+    found = import_config(path, accept_approximate=True)
+    assert not found.kept_bf16 and len(found.approximate) == 2
 
 
 def test_the_command_writes_a_model_that_checks(tmp_path, capsys):

@@ -137,7 +137,7 @@ def test_a_plain_file_is_served_as_its_engine_is_started(system, engine, product
     found = load_serving(given)
     own = found.spec.scheduler
     assert (own.name, own.max_num_batched_tokens, own.params) == scheduler
-    assert found.spec.precision.dtypes("bf16").kv == kv
+    assert found.spec.precision.dtypes("bf16", found.model).kv == kv
     varied = ("lognormal", (1000, 0.0)) if engine == "sglang" else ("uniform", (900, 1100))
     assert found.spec.requests.input.drawn == varied
     said = "; ".join(found.recipe)

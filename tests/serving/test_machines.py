@@ -8,6 +8,7 @@ import pytest
 from support.examples import sampled
 
 from archsim.base.config_files import search_folders
+from archsim.base.errors import SpecError
 from archsim.base.yaml import read_yaml
 from archsim.iteration.constants import engines, host_of
 from archsim.iteration.layers import ALL_REDUCE, CAUSES
@@ -15,16 +16,16 @@ from archsim.iteration.machine import has_measured_links, scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
+from archsim.serving.answers import highest_rate
 from archsim.serving.answers import search as searching
 from archsim.serving.answers.configuration import with_choice
 from archsim.serving.answers.question import asked_of
 from archsim.serving.answers.recommend import recommend
-from archsim.serving.clocks import full_clock_note
 from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.outcome import measured_residual
 from archsim.serving.physical_laws import below_roofline
-from archsim.serving.serving import check_serving, deploy, serve
+from archsim.serving.serving import check_serving, deploy, requests_on, serve
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
@@ -280,11 +281,28 @@ def test_a_recommendation_has_the_rate_power_and_times_of_the_clock_within_the_l
     assert held.measures.device_w <= 300 and held.measures.requests_per_s < held.best.rate_per_s
 
 
-def test_searches_say_that_highest_rates_keep_the_full_clock():
-    free, held = (mine(power=each) for each in (None, {"die_limit": "300 W"}))
-    assert not list(full_clock_note(of_machine(free, tp=1, model="llama-3.1-8b").system))
-    (note,) = full_clock_note(of_machine(held, tp=1, model="llama-3.1-8b").system)
-    assert "full clock" in note and "archsim serve" in note
+def test_the_highest_rate_is_that_at_the_clock_within_the_limits(monkeypatch):
+    monkeypatch.setattr(highest_rate, "ENOUGH", 60)
+    monkeypatch.setattr(highest_rate, "SUSTAINED", 60)
+    rates, asked = [], {"arrivals": {"rate": "4/s"}, "input": {"fixed": 2048}, "output": {"fixed": 8}, "count": 60}
+    for power in (None, {"die_limit": "2 kW"}, {"die_limit": "280 W"}):
+        slo = {"ttft": "1 s"}
+        serving = of_machine(mine(power=power), tp=1, model="llama-3.1-8b", requests=asked, slo=slo)
+        deployment = deploy(serving)
+        rates.append(highest_rate.highest_rate(serving, deployment, requests_on(serving, deployment)))
+    assert rates[0] == rates[1] > 1.05 * rates[2] > 0
+
+
+def test_pools_within_limits_are_refused_by_name():
+    side = {"parallel": {"attention": {"tp": 1}}}
+    given = {
+        "system": mine(power={"die_limit": "300 W"}), "model": "llama-3.1-8b", "precision": FP8, "engine": "none",
+        "disaggregated": {"prefill": side, "decode": side},
+        "requests": {"concurrency": 1, "input": {"fixed": 64}, "output": {"fixed": 4}, "count": 2},
+    }  # fmt: skip
+    with pytest.raises(SpecError, match="power and cooling limit the clock .* not modelled for pools.*disaggregated"):
+        serve(load_serving(given))
+    assert serve(load_serving(given | {"system": mine()})).measures.ttft.mean > 0
 
 
 def test_power_of_a_wafer_that_serves_lies_between_its_idle_and_its_public_power():

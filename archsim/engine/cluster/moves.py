@@ -29,6 +29,7 @@ from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, plain_law,
 from archsim.engine.cluster.ports import LINKED, Grid, PortBytes, flows_direct, flows_forwarded, grid_of, outer_ports
 from archsim.engine.moves import Sizes, send_once, send_once_to, send_selections, vector_bytes
 from archsim.iteration import collectives, overlap
+from archsim.iteration.machine import links_on
 from archsim.laws import transfers
 from archsim.laws.calibration_files import calibration_named
 from archsim.laws.laws import Laws
@@ -290,7 +291,7 @@ class GatherMoves:
         model = scenario.model
         self._sums = GATHERING[scenario.assumptions.dispatch]
         self._ranks, self._top_k, self._fabric, self._linked = grid.dies, model.top_k, fabric, grid.linked
-        self._laws = Laws(calibration_named(transfer_kernels.own_calibration(scenario.system)))
+        self._laws = Laws(links_on(scenario.system, transfer_kernels.own_calibration(scenario.system)))
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
         summed = self._sums.replace("_", "-")
         self.named = f"{self._laws.calibration.gpu} all-gather and {summed} on {self._ranks} ranks"
@@ -299,7 +300,7 @@ class GatherMoves:
             if described := collectives.describe_gathered(self._laws, op, self._ranks):
                 self.named += f" ({described})"
         self._share = sms_share(scenario.system, scenario.assumptions)
-        self._factor, self._weakest = scenario.system.d2d.measured_factor, scenario.system.weakest_link(0)
+        self._factor = scenario.system.d2d.measured_factor
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         tokens = origins_of(demand).sum(axis=1, dtype=np.int64) / self._top_k
@@ -314,7 +315,7 @@ class GatherMoves:
 
     def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
         # the fullest part decides: libraries pad ranks to equal sizes
-        gathered = self._ranks * sent.vectors.max() * n_bytes / self._weakest
+        gathered = self._ranks * sent.vectors.max() * n_bytes
         ns = float(collectives.gathered_ns(self._laws, op, np.array([max(gathered, 1.0)]), self._ranks)[0])
         return np.full(self._ranks, ns * self._factor if self._factor != 1 else ns)
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import TraceError
+from archsim.runs.clocks import has_limits
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import saturation, times_ns, within_limits
 from archsim.serving.outcome import Deployment, slo_of
 from archsim.serving.requests import Requests, scale_rate
-from archsim.serving.serving import ENOUGH, simulate_requests
+from archsim.serving.serving import ENOUGH, at_its_clock, identical_engine
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving
 
@@ -37,17 +38,20 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
 
 def fits(serving: Serving, deployment: Deployment, requests: Requests) -> Callable[[float], bool]:
     """Whether WITHIN of the requests are within the limits where they come at a rate."""
-    own = requests.offered_per_s
+    own, engine = requests.offered_per_s, identical_engine(serving) if has_limits(serving.system) else None
+    serve = at_its_clock(serving, deployment, engine)
 
     def at(rate: float) -> bool:
-        return share_of(serving, simulate_requests(serving, deployment, scale_rate(requests, rate / own))) >= WITHIN
+        return share_of(serving, serve(scale_rate(requests, rate / own))) >= WITHIN
 
     return at
 
 
-def share_of(serving: Serving, served: Served) -> float:
-    """The share of requests that are within all limits. It is 0 where they come faster than they end."""
-    return 0.0 if saturation(served) else float(within_limits(served, slo_of(serving)).mean())
+def share_of(serving: Serving, served: Served | None) -> float:
+    """The share of requests that are within all limits. It is 0 where they come faster than they end, or none is
+    served.
+    """
+    return 0.0 if served is None or saturation(served) else float(within_limits(served, slo_of(serving)).mean())
 
 
 def highest(

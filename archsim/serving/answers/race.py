@@ -30,7 +30,7 @@ from archsim.serving.file_engines import host_for
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scale_rate
-from archsim.serving.serving import LOGGED, serve_at_clock, simulate_requests
+from archsim.serving.serving import at_its_clock, serve_at_clock, simulate_requests
 from archsim.serving.simulate import Served
 
 RESIDENCES = 3.0  # of the requests that are in an engine at a time, a run has so many
@@ -144,6 +144,9 @@ class Race(NamedTuple):
         return self.part(find_rate, tried).deployment(engines, choice)
 
 
+Serve = Callable[[Requests], Served | None]  # None: a limit of power or heat is exceeded at every clock
+
+
 @dataclass(frozen=True, eq=False)
 class PartOfRace(PartOfSearch):
     """What is found of an engine whose sizes were ``tried``. Its row has what changes of `Tried`, or a `Curve` and the
@@ -193,6 +196,16 @@ class PartOfRace(PartOfSearch):
         """Raises ArchsimError."""
         return deployment_of(self.serving, self.sides(engines, choice), choice)
 
+    def clocked(
+        self, engines: SharedEngines, choice: configuration.Configuration, known: dict[float, Deployment] | None = None
+    ) -> Serve:
+        """Serves requests at the clock that limits of power and heat allow. ``known``: as of `serve_at_clock`. Raises
+        ArchsimError.
+        """
+        engine = None if choice.prefill else self.sides(engines, choice)[0][0]
+        of_choice = configuration.serving_of(self.serving, choice)
+        return at_its_clock(of_choice, self.deployment(engines, choice), engine, known)
+
     def requests_at(self, engines: SharedEngines, rate: float) -> Requests:
         """As many requests at a rate as are needed to see a queue grow."""
         every = engines.requests(self.serving)
@@ -204,17 +217,15 @@ class PartOfRace(PartOfSearch):
         self, engines: SharedEngines, choice: configuration.Configuration, least: float, guess: float,
         serve: Serve | None = None,
     ) -> Tried:  # fmt: skip
-        """By bisection, unless not even ``least`` is within the limits; ``serve``: at the full clock unless given.
-        Raises ArchsimError.
+        """By bisection, unless not even ``least`` is within the limits; ``serve``: as `clocked` unless given. Raises
+        ArchsimError.
         """
-        deployment, runs = self.deployment(engines, choice), 0
-        serve = serve or (lambda requests: simulate_requests(self.serving, deployment, requests))
+        serve, runs = serve or self.clocked(engines, choice), 0
 
         def fits(rate: float) -> bool:
             nonlocal runs
             runs += 1
-            served = serve(self.requests_at(engines, rate))
-            return served is not None and share_of(self.serving, served) >= WITHIN
+            return share_of(self.serving, serve(self.requests_at(engines, rate))) >= WITHIN
 
         low = 0.0
         if not least or fits(least):
@@ -223,7 +234,6 @@ class PartOfRace(PartOfSearch):
         return self.tried._replace(choice=choice, rate=low, simulated=runs, configurations=1)
 
 
-Serve = Callable[[Requests], Served | None]  # None: a limit of power or heat is exceeded at every clock
 Find = Callable[[PartOfRace, SharedEngines], dict[str, Any]]
 _CHANGING = ("rate", "simulated", "configurations", "refused")
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
@@ -302,29 +312,20 @@ def find_sustained(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     """The highest rate of a configuration, on a deployment that is built anew."""
     choice, requests = part.tried.choice, engines.requests(part.serving)
     sides = build_sides(part.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
-    rate = highest_rate.highest_rate(part.serving, deployment_of(part.serving, sides, choice), requests)
+    serving = configuration.serving_of(part.serving, choice)
+    rate = highest_rate.highest_rate(serving, deployment_of(part.serving, sides, choice), requests)
     return _row(part.tried._replace(rate=float(rate)))
 
 
 def find_curve(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     """What is shown of one of the best: the times of the same requests at rates around that found, and its energy at
-    its rate. Each rate is served at the clock that limits of power and heat allow there, but by pools.
+    its rate.
     """
-    tried, sides = part.tried, part.sides(engines, part.tried.choice)
+    tried, sides, known = part.tried, part.sides(engines, part.tried.choice), dict[float, Deployment]()
     serving, deployment = configuration.serving_of(part.serving, tried.choice), part.deployment(engines, tried.choice)
-    engine = None if tried.choice.prefill else sides[0][0]  # pools keep the full clock
-    held, known = engine is not None and has_limits(serving.system), dict[float, Deployment]()
-
-    def serve(requests: Requests) -> Served | None:
-        try:
-            return serve_at_clock(serving, deployment, engine, requests, logged=LOGGED * held, known=known)[0]
-        except errors.CapacityError:
-            return None
-
-    if held:
-        tried = part.rate(engines, tried.choice, 0.0, tried.rate, serve)
-        if not tried.rate:
-            raise errors.CapacityError(f"{serving.system.name}: no rate is within the limits of power, heat and times")
+    engine, serve = None if tried.choice.prefill else sides[0][0], part.clocked(engines, tried.choice, known)
+    if has_limits(serving.system) and not tried.rate:
+        raise errors.CapacityError(f"{serving.system.name}: no rate is within the limits of power, heat and times")
     curve = curve_at(np.array(GRID) * tried.rate, GRID, serve, part.requests_at(engines, tried.rate))
     loaded = part.requests_at(engines, max(curve.highest(limits_of(serving)), 1e-3))
     served, _, clocked = serve_at_clock(serving, deployment, engine, loaded, logged=MOST_LOGGED, known=known)

@@ -226,8 +226,9 @@ def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: 
     requests for engines that decode.
     """
     tasks: list[Tried] = []
-    for gpu in dict.fromkeys(race.kinds[each.kind].offer.gpu for each in served):
-        mine = [each for each in served if race.kinds[each.kind].offer.gpu == gpu]
+    free = [each for each in served if not has_limits(race.kinds[each.kind].offer.system)]  # others have no clock
+    for gpu in dict.fromkeys(race.kinds[each.kind].offer.gpu for each in free):
+        mine = [each for each in free if race.kinds[each.kind].offer.gpu == gpu]
         mine = [each for each in mine if each.kind == mine[0].kind][:2]
         devices = race.kinds[mine[0].kind].offer.devices
         for one, other in product(mine, mine):
@@ -420,9 +421,8 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
         yield scale_rate
     if has_limits(system):
         yield (
-            f"{system.name}: sizes and batch limits are chosen at the full clock. All numbers shown are at the clock "
-            "that the limits of power and heat allow, but for pools: they keep the full clock, may exceed the limits, "
-            "and so compare too well."
+            f"{system.name}: sizes are chosen and shown at the clock that the limits of power and heat allow. Pools, "
+            "whose engines do unlike work, have no clock of theirs yet and are left out."
         )
     yield from asked.notes
     if asked.assumed:

@@ -293,7 +293,7 @@ def started_of(best: Recommended) -> list[Started]:
     """How its engines are started."""
     kind, choice = best.kind, best.choice
     spec = kind.serving.spec
-    precision = kind.dtypes.dtypes(kind.offer.system.compute.dtype)
+    precision = kind.dtypes.dtypes(kind.offer.system.compute.dtype, kind.serving.model)
     one = Started(
         kind.engine, kind.serving.model, choice.parallel, precision, choice.instances,
         max_num_seqs=choice.max_num_seqs, max_num_batched_tokens=choice.max_num_batched_tokens, role=BOTH,

@@ -13,7 +13,6 @@ from archsim.serving.answers.configuration import SIZES, Configuration, describe
 from archsim.serving.answers.highest_rate import WITHIN
 from archsim.serving.answers.page import front
 from archsim.serving.answers.runs import MEASURES, flat
-from archsim.serving.clocks import full_clock_note
 from archsim.serving.measures import UNDEFINED, Measures, number
 from archsim.show.units import listing, percent, significant
 from archsim.specs.serving import SloSpec
@@ -147,7 +146,6 @@ def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> It
         f"requests/s on {choice.devices} devices: {best.within_slo:.1%} of its requests "
         f"{_within_limits(serving.spec.slo)}."
     )
-    yield from full_clock_note(serving.system)
     if len(group.choices) > 1:
         yield f"{len(group.choices)} configurations have the same numbers: {group.name}."
     yield from (each for each in (best.saturated, best.unsteady) if each)
