@@ -488,21 +488,22 @@ def dense_product(
 
     FP8 times include the quantisation of activations where a table has them: their scales are found at run time.
     """
-    there = _candidates(calibration, dtype, tuned)
+    there, sms = _candidates(calibration, dtype, tuned), calibration.reference.sms
     away = [_octaves(each, n, k) for each in there]
     near = [each for each, far in zip(there, away, strict=True) if far == min(away)]
     if tuned and len(near) > 1:  # at the rates of the GPU that was measured: no faster machine takes another one
         own = measured_scale(calibration)
-        ns = [_product(calibration, each, n, k, own).ns(TUNED_AT) for each in near]
+        ns = [_product(tables.Same(each), n, k, sms, *own).ns(TUNED_AT) for each in near]
         near = [near[int(np.argmin(np.log(ns).mean(axis=1)))]]
-    return _product(calibration, near[0], n, k, scale_to(calibration, near[0].dtype, rates))
+    return _product(tables.Same(near[0]), n, k, sms, *scale_to(calibration, near[0].dtype, rates))
 
 
-def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, scale: Scale) -> DenseProduct:
-    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale)
+@lru_cache(maxsize=4096)  # sizes of engines have the same few shapes
+def _product(table: tables.Same, n: int, k: int, sms: int, compute: float, memory: float) -> DenseProduct:
+    curve = gemm_curve(table.value, n, k, sms, compute, memory)
     kept = curve.m <= MOST_ROWS
-    far = curve.extrapolates or bool(table.scaled_from)
-    return DenseProduct(table, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)
+    far = curve.extrapolates or bool(table.value.scaled_from)
+    return DenseProduct(table.value, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)
 
 
 def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[GemmTable]:

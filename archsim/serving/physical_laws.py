@@ -73,9 +73,10 @@ def below_roofline(laws: IterationLaws, calibration: CalibrationSpec, precision:
     """
     reference = calibration.reference
     peak = max(measured_peak(reference, precision.products), reference.peak_flop_per_s.get(precision.products, 0.0))
+    operators = count_operators(program(laws.model, laws.parallel))
     for rows in (TOKENS, SAMPLED):
         flop = weight_bytes = passed_s = 0.0
-        for each, number in count_operators(program(laws.model, laws.parallel)).items():
+        for each, number in operators.items():
             if isinstance(each, LayerProduct) and each.rows == rows and each.cause in laws.by.get(rows, {}):
                 flop += 2.0 * each.n * each.k * number / each.sharing
                 weight_bytes += each.n * each.k * number * WEIGHT_BYTES[precision.products]
