@@ -120,7 +120,18 @@ COMMANDS = {
         ["compare", str(CONFIGS / "serve_agents.yaml"), "--vary", "kv_offload=[none,1TB]"], most_cpu_s=60
     ),
     "recommend": Command(
-        ["recommend", "qwen3-235b-a22b", "--on", "h200", "--on", "b200", "--rate", "20"], most_cpu_s=25
+        ["recommend", "qwen3-235b-a22b", "--on", "h200", "--on", "b200", "--rate", "20", "--jobs", "1"], most_cpu_s=25
+    ),
+    "FP8 or NVFP4": Command(
+        ["recommend", "deepseek-r1", "--on", "b200:8", "--precision", "fp8", "--precision", "nvfp4", "--jobs", "1"],
+        most_cpu_s=25,
+    ),
+    "ratio of pools": Command(
+        [
+            *("recommend", "deepseek-r1", "--on", "h200:32", "--pools", "--input", "4096", "--output", "1024"),
+            *("--jobs", "1"),
+        ],
+        most_cpu_s=25,
     ),
 }  # fmt: skip
 

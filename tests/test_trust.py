@@ -163,9 +163,9 @@ def test_libraries_read_nothing_of_the_current_folder_in_python_either(tmp_path,
 import {imported}, sys
 import numpy
 from archsim.laws.gemm import solve_definite
-right = numpy.ones(1)
+right = numpy.ones((1, 1))
 solve_definite(numpy.full((1, 1), 4.0), right)
-print(right[0], numba.config.DISABLE_JIT, numba.config.CACHE_DIR)
+print(right[0, 0], numba.config.DISABLE_JIT, numba.config.CACHE_DIR)
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("0.25 0 /") and "planted" not in done.stdout

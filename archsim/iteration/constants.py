@@ -210,12 +210,8 @@ def host_of(
         least = ("experts", "decodes", "prompts")
         return Host(**{name: min(1.0, *(getattr(host, name) for host in each)) for name in least})
     row = next(each for each in known.hosts if (each.engine, each.experts) == (engine, moe))
-    dtype = experts if moe else products
-    factors = [
-        each
-        for each in known.factors
-        if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, shape=shape_of(model))
-    ]
+    dtype, shape = experts if moe else products, shape_of(model)
+    factors = [each for each in known.factors if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, shape=shape)]
     pools = [each for each in known.pools if each.of(dp, engine=engine, gpu=gpu, dtype=dtype)] if pool else []
     alone = prod(each.decodes for each in pools) if pool == DECODE else 1.0
     kernels = (

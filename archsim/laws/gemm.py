@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import compiled, units
+from archsim.base.sums import sum
 from archsim.laws import tables
 from archsim.laws.scaling import Scale, measured_scale
 from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, newest
@@ -70,33 +71,42 @@ def _measured_points(
     shapes = np.frombuffer(sizes).reshape(-1, 2)
     every = np.frombuffer(corrections).reshape(len(shapes), -1).T.copy()
     known = tuple(_features(shapes, rows, sms) for rows in m)
-    for features, weights in zip(known, every, strict=True):
-        solve_definite(_covariance(features, features) + NOISE * np.eye(len(shapes)), weights)
+    same: dict[bytes, list[int]] = {}  # features → places of m, many of which fill as many waves
+    for at, features in enumerate(known):
+        same.setdefault(features.tobytes(), []).append(at)
+    for first, *others in same.values():
+        weights = every[[first, *others]]
+        solve_definite(_covariance(known[first], known[first]) + NOISE * np.eye(len(shapes)), weights)
+        every[[first, *others]] = weights
     return tuple(zip(known, every, strict=True))
 
 
 @compiled.kernel
 def solve_definite(matrix, right):
-    """Solve matrix x = right by Cholesky, in place of ``right`` float64[n]; ``matrix`` float64[n, n], symmetric and
-    positive definite, is overwritten.
+    """Solve matrix x = right by Cholesky, in place of each row of ``right`` float64[row, n]; ``matrix`` float64[n, n],
+    symmetric and positive definite, is overwritten.
 
     Unlike linear algebra libraries, it starts no threads, which on a loaded machine cost a hundred times the work.
     """
-    n = len(right)
-    for j in range(n):
-        for i in range(j, n):
-            total = matrix[i, j]
-            for p in range(j):
-                total -= matrix[i, p] * matrix[j, p]
-            matrix[i, j] = np.sqrt(total) if i == j else total / matrix[j, j]
-    for i in range(n):
-        for p in range(i):
-            right[i] -= matrix[i, p] * right[p]
-        right[i] /= matrix[i, i]
-    for i in range(n - 1, -1, -1):
-        for p in range(i + 1, n):
-            right[i] -= matrix[p, i] * right[p]
-        right[i] /= matrix[i, i]
+    n = len(matrix)
+    for p in range(n):
+        matrix[p, p] = np.sqrt(matrix[p, p])
+        upper = matrix[p]
+        for i in range(p + 1, n):
+            upper[i] /= upper[p]
+        for j in range(p + 1, n):  # inner loops run over adjacent numbers, several at a time
+            row, of = matrix[j, j:], upper[j:]
+            for i in range(len(row)):
+                row[i] -= upper[j] * of[i]
+    for row in right:
+        for p in range(n):
+            row[p] /= matrix[p, p]
+            for i in range(p + 1, n):
+                row[i] -= matrix[p, i] * row[p]
+        for i in range(n - 1, -1, -1):
+            for p in range(i + 1, n):
+                row[i] -= matrix[i, p] * row[p]
+            row[i] /= matrix[i, i]
 
 
 def left_out(sizes, corrections, m, sms: int) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +135,7 @@ def _features(sizes: np.ndarray, m: float, sms: int) -> np.ndarray:
 
 def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Matérn 3/2 of the distances, plus one: an unknown mean of the same variance."""
-    distance = np.sqrt(3 * np.maximum(((a[:, None] - b[None]) ** 2).sum(axis=2), 0))
+    distance = np.sqrt(3 * sum((one[:, None] - other[None]) ** 2 for one, other in zip(a.T, b.T, strict=True)))
     return (1 + distance) * np.exp(-distance) + 1.0
 
 
@@ -478,21 +488,22 @@ def dense_product(
 
     FP8 times include the quantisation of activations where a table has them: their scales are found at run time.
     """
-    there = _candidates(calibration, dtype, tuned)
+    there, sms = _candidates(calibration, dtype, tuned), calibration.reference.sms
     away = [_octaves(each, n, k) for each in there]
     near = [each for each, far in zip(there, away, strict=True) if far == min(away)]
     if tuned and len(near) > 1:  # at the rates of the GPU that was measured: no faster machine takes another one
         own = measured_scale(calibration)
-        ns = [_product(calibration, each, n, k, own).ns(TUNED_AT) for each in near]
+        ns = [_product(tables.Same(each), n, k, sms, *own).ns(TUNED_AT) for each in near]
         near = [near[int(np.argmin(np.log(ns).mean(axis=1)))]]
-    return _product(calibration, near[0], n, k, scale_to(calibration, near[0].dtype, rates))
+    return _product(tables.Same(near[0]), n, k, sms, *scale_to(calibration, near[0].dtype, rates))
 
 
-def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, scale: Scale) -> DenseProduct:
-    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale)
+@lru_cache(maxsize=4096)  # sizes of engines have the same few shapes
+def _product(table: tables.Same, n: int, k: int, sms: int, compute: float, memory: float) -> DenseProduct:
+    curve = gemm_curve(table.value, n, k, sms, compute, memory)
     kept = curve.m <= MOST_ROWS
-    far = curve.extrapolates or bool(table.scaled_from)
-    return DenseProduct(table, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)
+    far = curve.extrapolates or bool(table.value.scaled_from)
+    return DenseProduct(table.value, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)
 
 
 def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[GemmTable]:

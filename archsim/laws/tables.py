@@ -410,7 +410,8 @@ def matching(gpu: str, what: str, tables: Sequence[Table], asked: Mapping[str, o
     for key, value in asked.items():
         if value is None:
             continue
-        found = [table for table in tables if name_of(table, key).casefold() == _written_names(value).casefold()]
+        wanted = _written_names(value).casefold()
+        found = [table for table in tables if name_of(table, key).casefold() == wanted]
         if not found:
             there = sorted({name_of(table, key) for table in tables}, key=_by_number)
             given = f" for {', '.join(before)}" if before else ""

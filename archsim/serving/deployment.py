@@ -24,7 +24,7 @@ from archsim.serving.groups import Gathered
 from archsim.serving.kv_room import doubt_of, kv_blocks, kv_units, request_kv
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.simulate import Pool, Scheduler
-from archsim.serving.tabulated import LOCAL, Overlap, prepare
+from archsim.serving.tabulated import LOCAL, Grids, Overlap, prepare
 from archsim.specs.deployment import refuse_cut_blocks
 
 GATHERED, BY_RANK, LOW_LATENCY = "all_gather", "per_rank", "per_token_expert"  # of `archsim.specs.assumptions`
@@ -80,9 +80,11 @@ def build(engine: ServingEngine, scheduler: Scheduler, host: Host = NO_HOST, ins
     return with_host(laws, notes, engine, scheduler, host, instances)
 
 
-def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[str, ...]]:
+def laws_of(
+    engine: ServingEngine, scheduler: Scheduler, dispatches: bool = True
+) -> tuple[IterationLaws, tuple[str, ...]]:
     """The laws of an engine's iterations, with experts, and what stands in for what was not measured, in words. Without
-    an engine every kernel is the fastest of those that engines run.
+    an engine every kernel is the fastest of those that engines run. ``dispatches``: whether a dispatch takes time.
     """
     if engine.library is None and engine.rates is None:
         each = [laws_of(engine._replace(library=name), scheduler) for name in engines()]
@@ -102,7 +104,7 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
         kernel=_behind_dispatch(engine) if wide else "", rates=engine.rates, links=engine.links,
         most_tokens=min(most, 32768),
     )  # fmt: skip
-    if not wide:
+    if not (wide and dispatches):
         return laws, notes
     laws, text = _with_dispatch(laws, engine)
     return laws, (*notes, text)
@@ -145,16 +147,18 @@ def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[Iteratio
 
 
 def with_host(
-    laws: IterationLaws, notes: tuple[str, ...], engine: ServingEngine, scheduler: Scheduler, host: Host, instances: int
-) -> Built:
-    """A pool from laws that are known."""
+    laws: IterationLaws, notes: tuple[str, ...], engine: ServingEngine, scheduler: Scheduler, host: Host,
+    instances: int, grids: Grids | None = None,
+) -> Built:  # fmt: skip
+    """A pool from laws that are known; ``grids``: as of `prepare`."""
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
     if overlap.hops_of not in ("", engine.calibration.gpu):
         own = f"as none were measured on {engine.calibration.gpu}"
         notes = (*notes, f"Copies between stages take the times of {overlap.hops_of}, {own}.")
     if engine.shares_prompts:
         overlap = sharing_of(engine, laws.sizes)
-    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, overlap, offloaded_ns(engine, laws))
+    offloaded = offloaded_ns(engine, laws)
+    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, overlap, offloaded, grids)
     if engine.calibration.reference != engine.calibration.measured_rates:
         extrapolated = 1.0
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)

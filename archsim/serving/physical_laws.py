@@ -73,13 +73,15 @@ def below_roofline(laws: IterationLaws, calibration: CalibrationSpec, precision:
     allow, one clause each. An all-reduce passes its bytes at least once over a port, however switches add them up.
     """
     reference = calibration.reference
+    operators = count_operators(program(laws.model, laws.parallel))
+    dtypes = {dtype_of(each, laws.model, precision) for each in operators if isinstance(each, LayerProduct)}
+    peaks = {dtype: max(measured_peak(reference, dtype), reference.peak_flop_per_s.get(dtype, 0.0)) for dtype in dtypes}
     for rows in (TOKENS, SAMPLED):
         flop_s = weight_bytes = passed_s = 0.0
-        for each, number in count_operators(program(laws.model, laws.parallel)).items():
+        for each, number in operators.items():
             if isinstance(each, LayerProduct) and each.rows == rows and each.cause in laws.by.get(rows, {}):
                 dtype = dtype_of(each, laws.model, precision)
-                peak = max(measured_peak(reference, dtype), reference.peak_flop_per_s.get(dtype, 0.0))
-                flop_s += 2.0 * each.n * each.k * number / each.sharing / peak
+                flop_s += 2.0 * each.n * each.k * number / each.sharing / peaks[dtype]
                 weight_bytes += each.n * each.k * number * WEIGHT_BYTES[dtype]
             if isinstance(calibration, MachineCalibration) and isinstance(each, Collective) and each.rows == rows:
                 if each.op == ALL_REDUCE and each.cause == ALL_REDUCE and each.ranks <= calibration.domain:

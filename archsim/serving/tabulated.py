@@ -56,6 +56,8 @@ class Overlap(NamedTuple):
 
 
 ALONE = Overlap()
+# Attention TP, ranks that share a request, most requests, groups that share a prompt → as of `_attention`.
+Grids = dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]]
 
 MOST_CONTEXT, MOST_CHUNKS, MOST_PROMPT = 2**20, 256, 2**17
 PRODUCTS = (PROJECTIONS, DENSE_FFN, SHARED)
@@ -79,14 +81,22 @@ def prepare(
     most_requests: int,
     overlap: Overlap = ALONE,
     offloaded_ns: np.ndarray | float = 0.0,
+    grids: Grids | None = None,
 ) -> TabulatedTimes:
     """The tables of an engine under the constants of its host; ``offloaded_ns``: float64[tokens of a rank] by which
-    loads of experts make an iteration longer.
+    loads of experts make an iteration longer; ``grids``: of engines that differ in sizes alone, which get those of
+    this one.
     """
-    whole = _attention(laws, most_requests)
-    shared = whole if overlap.sharing == 1 else _attention(laws, most_requests, overlap.sharing)
-    table = _table(laws, host, most_requests, overlap, shared, offloaded_ns)
-    plain = _table(laws, Host(), most_requests, ALONE, whole)
+    known: Grids = {} if grids is None else grids
+
+    def attention(sharing: int) -> tuple[np.ndarray, np.ndarray]:
+        key = laws.parallel.tp, laws.parallel.context, most_requests, sharing
+        if key not in known:
+            known[key] = _attention(laws, most_requests, sharing)
+        return known[key]
+
+    table = _table(laws, host, most_requests, overlap, attention(overlap.sharing), offloaded_ns)
+    plain = _table(laws, Host(), most_requests, ALONE, attention(1))
     return TabulatedTimes(table, *_judge(laws, plain, most_requests))
 
 
@@ -147,7 +157,7 @@ def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Se
     for cause in causes if overlap.how == MICRO_BATCHES else ():
         whole = laws.ns(cause, rows=rows)
         found += np.maximum(overlap.parts * whole[-(-at // overlap.parts)] - whole, 0.0)
-    flop = row_flop(laws.model, laws.parallel)
+    flop = row_flop(laws.model, laws.parallel) if overlap.how == TWO_BATCH else {}
     for cause in causes if overlap.how == TWO_BATCH else ():
         whole = laws.ns(cause, rows=rows)
         half = (whole[at // 2] + whole[(at + 1) // 2]) / 2
@@ -184,7 +194,7 @@ def axis(most: float) -> np.ndarray:
     return 2.0 ** (np.arange(int(np.ceil(np.log2(max(most, 2)) * OCTAVE)) + 1) / OCTAVE)
 
 
-def _attention(laws: IterationLaws, most_requests: int, sharing: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def _attention(laws: IterationLaws, most_requests: int, sharing: int) -> tuple[np.ndarray, np.ndarray]:
     """``sharing``: groups that have each a part of the tokens of a prompt, early and late ones alike, so that all see
     as much before them.
     """

@@ -1,8 +1,9 @@
 """What ``archsim serve`` reads: machine, model, parallel sizes, requests, scheduler, limits."""
 
 import re
+from collections.abc import Mapping
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -218,6 +219,11 @@ class ExpertsOnSpec(ServingSpec):
 class SideSpec(ServingSpec):
     """Engines that prefill, or decode. ``max_num_seqs``: of a rank; null: as the scheduler's."""
 
+    # Key that is no key → what to write.
+    WAYS: ClassVar[Mapping[str, str]] = {
+        "precision": "both sides have the precision of the file, as KV is handed over as it is kept. Compare two files",
+        "scheduler": "of its limits a side has max_num_seqs alone; the others are the file's (scheduler)",
+    }
     # Its machine, where it is not that of the file: by name, file or mapping.
     system: Any | None = None
     parallel: deployment.ParallelSpec = deployment.ParallelSpec()  # sizes of an engine of the side

@@ -173,7 +173,7 @@ SOLVES = """
 import numpy as np
 from archsim.laws.gemm import solve_definite
 matrix = np.random.default_rng(5).random((30, 30))
-right = np.arange(30.0)
+right = np.arange(60.0).reshape(2, 30)
 solve_definite(matrix @ matrix.T + np.eye(30), right)
 """
 ANSWERS = (
@@ -270,7 +270,7 @@ def test_a_damaged_file_of_shipped_code_is_compiled_anew(asked_for, tmp_path, mo
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
 
     def solved():
-        right = np.ones(1)
+        right = np.ones((1, 1))
         solver = kernel(solve_definite.py_func)
         solver(np.full((1, 1), 4.0), right)
         assert right == 0.25

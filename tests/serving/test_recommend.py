@@ -44,6 +44,8 @@ from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
 from archsim.serving.answers.race import Race, Tried
 from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
+from archsim.serving.answers.recommendation import answer
+from archsim.serving.answers.results import answer as search_answer
 from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
 from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 from archsim.serving.engine import ServingEngine
@@ -466,6 +468,13 @@ def test_a_search_of_two_processes_finds_what_one_finds(tmp_path, monkeypatch):
     assert one == two and kept[-1] == 2
 
 
+def test_a_search_within_limits_that_nothing_keeps_names_the_nearest(tmp_path, monkeypatch):
+    few(monkeypatch)
+    serving = load_serving(SEARCHED | {"slo": {"tpot": "10 us"}})
+    said = search_answer(serving, search(serving))
+    assert re.search(r"nearest is 1 .*TP 2, whose 90th percentiles are TPOT [\d.]+ ms.*raise slo.tpot above", said)
+
+
 def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
     """A second time nothing is served, neither configurations nor rates."""
     from archsim.serving.answers import search as searching
@@ -686,6 +695,42 @@ def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_pa
     assert found.best.rate_per_s in [each.rate_per_s for each in (whole.best, *whole.others)]
 
 
+def few_requests(monkeypatch):
+    """Recommendations serve few."""
+    monkeypatch.setattr("archsim.serving.answers.question.MOST_REQUESTS", 100)
+    monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 100)
+
+
+@pytest.mark.parametrize("name", ["tpot", "ttft"])
+def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(name, monkeypatch):
+    few_requests(monkeypatch)
+    given = {"model": "llama-3.1-8b", "on": ["h200:2"], "engines": ["vllm"]}
+    with pytest.raises(SpecError, match="nearest is vLLM on H200") as refused:
+        recommend(asked_of(**given, **{name: "0.5ms"}))
+    needed = re.search(rf"Raise {name} to ([\d.]+) ms", str(refused.value))[1]
+    assert recommend(asked_of(**given, **{name: f"{needed}ms"})).best.rate_per_s > 0
+
+
+def test_precisions_that_are_named_are_compared_and_one_that_fits_at_no_rate_is_refused_alone(monkeypatch):
+    few_requests(monkeypatch)
+    given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm"], precisions=["fp8", "bf16"])
+    monkeypatch.setattr("archsim.serving.answers.recommend.RACED", 1)
+    found = recommend(given)
+    assert found.best.kind.precision == "fp8" and [each.kind.precision for each in found.others] == ["bf16"]
+    assert re.search(r" In bf16 the best is vLLM \(.*\), which answers [\d.]+ requests per second \(", answer(found))
+    from archsim.serving.answers import race
+
+    def fits_in_fp8_alone(part, engines, find_curve=race.find_curve):
+        if part.tried.choice.precision.products == "bf16":
+            raise CapacityError("no rate is within the limits of power")
+        return find_curve(part, engines)
+
+    monkeypatch.setattr("archsim.serving.answers.recommend.find_curve", fits_in_fp8_alone)
+    alone = recommend(given)
+    assert alone.best.kind.precision == "fp8" and not alone.others
+    assert any("is not compared: no rate is within the limits of power" in note for note in alone.notes)
+
+
 def test_a_race_shows_where_the_program_failed():
     from archsim.serving.answers.race import PartOfRace, Rounds, Tried
 
@@ -732,8 +777,9 @@ def test_no_round_of_sizes_begins_after_a_race_is_ended(end, rounds):
         return [part._replace(rate=part.rate or 1.0) for part in parts]
 
     stub = SimpleNamespace(ended=False, tried=tried)
-    kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"))
-    race = SimpleNamespace(kinds=[kind], part=lambda how, each, best=0.0: each)
+    kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"), precision="fp8")
+    asked = SimpleNamespace(precisions=())
+    race = SimpleNamespace(kinds=[kind], part=lambda how, each, best=0.0: each, asked=asked)
     sizes = [Configuration(ParallelSpec(attention=AttentionRanks(tp=tp)), 1, 64, 4096) for tp in (1, 2)]
     _race_sizes(race, [Tried(0, each, 0.0, 1e9) for each in sizes], stub)
     assert len(begun) == rounds

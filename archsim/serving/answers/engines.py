@@ -5,22 +5,16 @@ rate that is estimated of them; and what the jobs of searches and recommendation
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from archsim.base.units import NS_PER_S
-from archsim.iteration.attention import AttentionTimes
 from archsim.iteration.constants import DECODE, PREFILL
-from archsim.iteration.engine_laws import engine_laws
-from archsim.iteration.experts import ByChance
-from archsim.iteration.layers import ELSEWHERE
 from archsim.iteration.links import Links
-from archsim.iteration.times import IterationLaws
 from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.answers.configuration import Configuration
 from archsim.serving.answers.runs import code_of_serving, functions_of, key_of
@@ -34,14 +28,13 @@ from archsim.serving.outcome import Deployment
 from archsim.serving.requests import Requests
 from archsim.serving.serving import with_experts
 from archsim.serving.simulate import Scheduler
-from archsim.specs.deployment import ParallelSpec, refuse_cut_blocks
+from archsim.serving.tabulated import Grids
+from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving import TransferSpec
 from archsim.specs.serving_files import Serving
 
 # Engines by their sizes, and what they do alone (PREFILL, DECODE; '': both).
 Known = dict[tuple[ParallelSpec, str], tuple[ServingEngine, Built]]
-# Attention TP, ranks that share a request, phase, place of the kind, arguments → ns.
-Grids = dict[tuple[Any, ...], np.ndarray]
 _SOURCES = tuple(
     f"archsim/serving/answers/{name}.py"
     for name in ("configuration", "engines", "highest_rate", "question", "race", "search")
@@ -217,37 +210,6 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[
     return engine, built
 
 
-@dataclass(frozen=True, eq=False)
-class _SharedAttention:
-    """``AttentionTimes`` of sizes with the same heads on a rank, whose grids are computed once."""
-
-    times: AttentionTimes
-    grids: Grids
-    key: tuple[Any, ...]  # of its own in ``grids``
-
-    @property
-    def library(self) -> str:
-        return self.times.library
-
-    @property
-    def whole(self) -> bool:
-        return self.times.whole
-
-    @property
-    def note(self) -> str:
-        return self.times.note
-
-    def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
-        given = [np.asarray(each, float) for each in (requests, new, context)]
-        key = *self.key, *((each.shape, each.tobytes()) for each in given)
-        if key not in self.grids:
-            self.grids[key] = self.times.ns(*given)
-        return self.grids[key]
-
-    def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
-        return self.times.outside(requests, context)
-
-
 class _FreeLinks(Links):
     """Links over which nothing takes time, of no machine, so that no measured collectives of other GPUs are read."""
 
@@ -275,31 +237,15 @@ def estimate_of(
         return estimate_rate(serving, *largest(serving, parallel), requests)
     scheduler = _largest_scheduler(serving)
 
-    def shared(laws: IterationLaws) -> IterationLaws:
-        attention = {
-            phase: tuple(
-                (_SharedAttention(times, grids, (engine.parallel.tp, engine.parallel.context, phase, at)), layers)
-                for at, (times, layers) in enumerate(kinds)
-            )
-            for phase, kinds in laws.attention.items()
-        }
-        return replace(laws, attention=attention)
+    def rated(links: Links | None, dispatches: bool) -> RateEstimate:
+        laws, notes = laws_of(engine._replace(links=links), scheduler, dispatches)
+        return estimate_rate(serving, engine, with_host(laws, notes, engine, scheduler, host, 1, grids), requests)
 
     if least:
-        free: dict[str, Any] = {"moves": ELSEWHERE, "links": engine.links}
-        if not dispatches_alike(engine):
-            free = {"links": _FREE}
-        laws, _ = engine_laws(
-            engine.library, engine.model, engine.calibration, engine.parallel, engine.precision,
-            experts=ByChance(engine.library), rates=engine.rates, **free,
-            most_tokens=min(scheduler.max_num_batched_tokens + scheduler.max_num_seqs, 32768),
-        )  # fmt: skip
-        refuse_cut_blocks(engine.model, engine.parallel, engine.precision)
-        bound = estimate_rate(serving, engine, with_host(shared(laws), (), engine, scheduler, host, 1), requests)
-        if bound.rate < least:
+        links = engine.links if dispatches_alike(engine) else _FREE
+        if (bound := rated(links, False)).rate < least:
             return bound
-    laws, notes = laws_of(engine, scheduler)
-    return estimate_rate(serving, engine, with_host(shared(laws), notes, engine, scheduler, host, 1), requests)
+    return rated(engine.links, True)
 
 
 def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:

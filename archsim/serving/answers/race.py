@@ -27,6 +27,7 @@ from archsim.serving.answers.runs import key_of, pack_arrays, unpack_arrays
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import host_for
+from archsim.serving.measures import times_ns
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scale_rate
@@ -174,7 +175,7 @@ class PartOfRace(PartOfSearch):
         try:
             return self.how(self, engines)
         except errors.ArchsimError as error:
-            if self.how in (find_sustained, find_curve):  # it has been served before
+            if self.how is find_sustained:  # it has been served before
                 raise
             return _row(self.tried._replace(rate=0.0, refused=str(error)))
 
@@ -336,6 +337,16 @@ def find_curve(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     return {"curve": pack_arrays(curve._asdict() | kept._asdict())}
 
 
+def find_alone(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
+    """The ns of TIMES that WITHIN of a few requests keep where each comes when the one before has ended."""
+    few = first(engines.requests(part.serving), FEWEST)
+    served = simulate_requests(
+        part.serving, part.deployment(engines, part.tried.choice), scale_rate(few, ALONE_PER_S / few.offered_per_s)
+    )
+    found = times_ns(served)
+    return _row(part.tried) | {"alone_ns": [float(np.quantile(found[name], WITHIN)) for name in highest_rate.TIMES]}
+
+
 def curve_and_upkeep(row: Row) -> tuple[Curve, Upkeep]:
     """What `find_curve` found."""
     found = unpack_arrays(row["curve"])
@@ -343,6 +354,7 @@ def curve_and_upkeep(row: Row) -> tuple[Curve, Upkeep]:
     return Curve(found["rates"], found["times_ns"]), Upkeep(watts, joules, bool(found["limited"]))
 
 
+ALONE_PER_S = 1e-3  # requests a second, of which each comes when the one before has ended
 STEP = 1.3  # by which a rate is raised or lowered until it is bracketed
 MOST_LOGGED = 500_000
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import SpecError, TraceError, capital
-from archsim.base.units import NS_PER_S
+from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.base.verbs import caller_name
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.clocks import has_limits
 from archsim.serving.answers.chances import drawn_rates, factors_of
-from archsim.serving.answers.configuration import Configuration, serving_of, sizes_of
+from archsim.serving.answers.configuration import Configuration, describe_sizes, serving_of, sizes_of
 from archsim.serving.answers.engines import SharedEngines
 from archsim.serving.answers.highest_rate import TIMES, WITHIN, Curve, limits_of
 from archsim.serving.answers.question import (
@@ -39,7 +39,6 @@ from archsim.serving.answers.question import (
     USUAL_TOKENS,
     Asked,
     Offer,
-    SearchedServing,
     describe_limits,
     kinds_of,
 )
@@ -50,6 +49,7 @@ from archsim.serving.answers.race import (
     Tried,
     curve_and_upkeep,
     estimate,
+    find_alone,
     find_curve,
     find_limits,
     find_pool_rate,
@@ -62,6 +62,7 @@ from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
 from archsim.serving.serving import serve_requests
+from archsim.show.units import listing
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
 LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid
@@ -108,7 +109,7 @@ def recommend(
     if not served and rounds.ended:
         raise KeyboardInterrupt
     if not served:
-        raise SpecError(_refusal(asked, kinds, done))
+        raise SpecError(_refusal(race, done, rounds))
     if not rounds.ended:
         served = _with_limits(race, served, done, rounds)
     if asked.pools and not rounds.ended:
@@ -116,12 +117,19 @@ def recommend(
     finalists = _finalists(race, served, FINALISTS)
     if asked.pools and not any(each.choice.prefill for each in finalists):  # their ratio is asked for, too
         finalists += [each for each in served if each.choice.prefill][:1]
+    for precision in asked.precisions:  # and so is the best of each that is named
+        if not any(kinds[each.kind].precision == precision for each in finalists):
+            finalists += [each for each in served if kinds[each.kind].precision == precision][:1]
     report(f"serving the {len(finalists)} best at {len(GRID)} rates each")
     rows = rounds.rows([race.part(find_curve, each) for each in finalists], "best served")
-    if not rows:
+    done += (failed := [part.found(row) for part, row in rows if "curve" not in row])
+    rows = [(part, row) for part, row in rows if "curve" in row]
+    if not rows and not failed:
         raise KeyboardInterrupt
+    if not rows:
+        raise SpecError(f"none of the best can be recommended. {failed[0].choice.name}: {failed[0].refused}")
     shown = [curve_and_upkeep(row) for _, row in rows]
-    return _compare(race, [part.tried for part, _ in rows], shown, done, rounds.ended, engines)
+    return _compare(race, [part.tried for part, _ in rows], shown, done, rounds.ended, engines, failed)
 
 
 def _most_ranks(offer: Offer, offers: int) -> int:
@@ -179,15 +187,20 @@ def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
 
 
 def _best_guesses(guesses: Sequence[Tried], race: Race) -> list[Tried]:
-    """The best estimates of each engine, precision and GPU, RACED for each GPU."""
+    """The best estimates of each engine, precision and GPU, RACED for each GPU, and one of each precision that is
+    named.
+    """
     counts: dict[Any, int] = {}
     kept = []
     for each in guesses:
-        gpu = race.kinds[each.kind].offer.gpu
+        kind = race.kinds[each.kind]
+        gpu, named = kind.offer.gpu, (kind.offer.gpu, kind.precision)
         fits = counts.get(each.kind, 0) < RACED_OF_KIND and counts.get(gpu, 0) < RACED
+        fits = fits or (kind.precision in race.asked.precisions and named not in counts)
         if each.rate and not each.refused and fits:
             kept.append(each)
-            counts[each.kind], counts[gpu] = counts.get(each.kind, 0) + 1, counts.get(gpu, 0) + 1
+            for counted in (each.kind, gpu, named):
+                counts[counted] = counts.get(counted, 0) + 1
     return kept
 
 
@@ -215,6 +228,7 @@ def _finalists(race: Race, served: Sequence[Tried], most: int) -> list[Tried]:
     return sorted(kept, key=_by_rate)
 
 
+ROOM_ALONE = 1.1  # of the times of requests that come alone, to which limits are raised
 ENOUGH_WORLDS = 0.9  # of the draws, in which a recommended size meets the rate that is asked
 MOST_NEEDED = 10**9  # GPUs
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
@@ -267,7 +281,7 @@ def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: 
 
 def _compare(
     race: Race, finalists: Sequence[Tried], shown: Sequence[tuple[Curve, Upkeep]], done: Sequence[Tried], ended: bool,
-    engines: SharedEngines,
+    engines: SharedEngines, failed: Sequence[Tried],
 ) -> Recommendation:  # fmt: skip
     asked, kinds, curves, costs = race.asked, race.kinds, [each for each, _ in shown], [each for _, each in shown]
     limits = [limits_of(kinds[each.kind].serving) for each in finalists]
@@ -317,7 +331,11 @@ def _compare(
         asked, best, tuple(rows[at] for at in order[1:]), measures,
         configurations=sum(each.configurations for each in done),
         simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
-        notes=(*([ENDED] if ended else []), *_notes(race, best), *notes),
+        notes=(
+            *([ENDED] if ended else []), *_notes(race, best), *notes,
+            *(f"{NAMES[kinds[each.kind].engine]} ({describe_sizes(each.choice)}) is not compared: {each.refused}"
+              for each in failed),
+        ),
     )  # fmt: skip
 
 
@@ -400,16 +418,49 @@ def _serve_best(
     return outcome.measures._replace(**of_all), outcome.deployment.notes
 
 
-def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:
+def _refusal(race: Race, done: Sequence[Tried], rounds: Rounds) -> str:
+    """Why nothing is served: what does not run, or which configuration is nearest to the limits and what would help."""
+    asked, kinds = race.asked, race.kinds
     refused = [each for each in done if each.refused]
     where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
     if len(refused) == len(done) and refused:
         last = max(refused, key=lambda each: each.choice.parallel.devices)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
-    return (
+    most: dict[int, Tried] = {}  # of each kind that whose ranks share a request most: a token comes soonest
+    for each in sorted(done, key=lambda each: (each.choice.parallel.attention.tp, each.devices)):
+        if not each.refused:
+            most[each.kind] = each
+    rows = rounds.rows([race.part(find_alone, each) for each in most.values()], "asked for their times alone")
+    limits = limits_of(kinds[0].serving)
+    alone = [(part.tried, np.array(row["alone_ns"])) for part, row in rows if "alone_ns" in row]
+    begin = (
         f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
-        f"{describe_limits(asked)}. Raise the limits, or offer other GPUs"
+        f"{describe_limits(asked)}."
     )
+    if not alone:
+        return f"{begin} Raise the limits, or offer other GPUs"
+    nearest, ns = min(alone, key=lambda each: float((each[1] / limits).max()))
+    kind, over = kinds[nearest.kind], dict(zip(TIMES, np.where(ns > limits, ns, 0.0), strict=True))
+    slo = {name: f"{float(f'{each / NS_PER_MS:.3g}'):g} ms" for name, each in zip(TIMES, ns, strict=True)
+           if name in asked.slo}  # fmt: skip
+    helps = [f"raise {listing(f'{caller_name(name)} to {_more_ms(each)} ms' for name, each in over.items() if each)}"
+             if any(over.values()) else "offer more GPUs, as a queue alone is in the way"]  # fmt: skip
+    if over["tpot"] and asked.model.mtp_layers and not asked.drafts:
+        helps.append(f"let the model draft ({caller_name('drafts')} 1 {caller_name('acceptance')} 0.8)")
+    if over["ttft"] and "trace" not in asked.requests:
+        helps.append(f"give shorter prompts ({caller_name('input_tokens')})")
+    return (
+        f"{begin} The nearest is {NAMES[kind.engine]} on {kind.offer.gpu.upper()} ({describe_sizes(nearest.choice)}, "
+        f"{kind.precision}), which gives requests that come one at a time {describe_limits(asked._replace(slo=slo))}. "
+        f"{capital(', or '.join(helps))}, or offer faster GPUs"
+    )
+
+
+def _more_ms(ns: float) -> str:
+    """Two digits of ms, with room for a few requests at a time."""
+    least = ROOM_ALONE * ns / NS_PER_MS
+    unit = 10.0 ** (math.floor(math.log10(least)) - 1)
+    return f"{math.ceil(least / unit) * unit:g}"
 
 
 def _notes(race: Race, best: Recommended) -> Iterator[str]:

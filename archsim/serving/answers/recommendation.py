@@ -174,7 +174,7 @@ def answer(found: Recommendation) -> str:
     )
     return (
         f"{said} Let each rank run up to {best.choice.max_num_seqs} requests and "
-        f"{best.choice.max_num_batched_tokens:,} tokens per step.{_best_pools(found)}"
+        f"{best.choice.max_num_batched_tokens:,} tokens per step.{''.join(_best_of_asked(found))}"
     )
 
 
@@ -200,16 +200,21 @@ def _describe_fewer(best: Recommended) -> str:
     return "" if half == best.devices else f" ({half:,} in half of them)"
 
 
-def _best_pools(found: Recommendation) -> str:
-    """Of a question with pools whose answer has none: the best ratio of pools, and what it answers."""
-    pools = [each for each in found.others if each.choice.prefill]
-    if not found.asked.pools or found.best.choice.prefill or not pools:
-        return ""
-    best = max(pools, key=lambda each: (each.probability, each.rate_per_s / each.devices))
-    return (
-        f" Pools are not better: the best ratio is {best.sizes}, which answers {_describe_rate(best)} on "
-        f"{best.devices} {best.kind.offer.gpu.upper()}."
-    )
+def _best_of_asked(found: Recommendation) -> Iterator[str]:
+    """Of pools and precisions that are asked for and are not the answer: the best, and what it answers."""
+    asked, best, others = found.asked, found.best, found.others
+    named: dict[str, list[Recommended]] = {}
+    if asked.pools and not best.choice.prefill:
+        named["Pools are not better: the best ratio"] = [each for each in others if each.choice.prefill]
+    for name in asked.precisions:
+        if name != best.kind.precision:
+            named[f"In {name} the best"] = [each for each in others if each.kind.precision == name]
+    for begin, some in named.items():
+        for each in sorted(some, key=lambda each: (-each.probability, -each.rate_per_s / each.devices))[:1]:
+            yield (
+                f" {begin} is {NAMES[each.kind.engine]} ({each.sizes}), which answers {_describe_rate(each)} on "
+                f"{each.devices} {each.kind.offer.gpu.upper()}."
+            )
 
 
 def _describe_precision(each: Recommended) -> str:

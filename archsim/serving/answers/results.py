@@ -9,11 +9,12 @@ import numpy as np
 
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
+from archsim.base.units import NS_PER_MS
 from archsim.serving.answers.configuration import SIZES, Configuration, describe_sizes
 from archsim.serving.answers.highest_rate import WITHIN
 from archsim.serving.answers.page import front
 from archsim.serving.answers.runs import MEASURES, flat
-from archsim.serving.measures import UNDEFINED, Measures, number
+from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number
 from archsim.show.units import listing, percent, significant
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_files import Serving
@@ -110,6 +111,8 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
     if not found or (best := found[0].measures) is None:
         return ""
     choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
+    if not rate and not best.goodput_per_s and (nearest := _nearest(serving.spec.slo, found)):
+        return nearest
     engines = f"{choice.instances} engine{'s' if choice.instances > 1 else ''}"
     spread = "" if ends is None else f" ({significant(ends.p05, 2)} to {significant(ends.p95, 2)} in 90 % of samples)"
     serves = (
@@ -122,6 +125,32 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
         f"Serve {serving.model.name} with {engines} on {choice.devices} devices ({describe_sizes(choice)}){policy}: "
         f"{serves} {_within_limits(serving.spec.slo)}. Let each rank run up to {choice.max_num_seqs} requests and "
         f"{choice.max_num_batched_tokens:,} tokens per iteration."
+    )
+
+
+def _nearest(slo: SloSpec, found: Sequence[ConfigurationResult]) -> str:
+    """Where none keeps the limits: which is nearest to them, and what would help; '' where requests never end."""
+    limits = {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(slo, f"{name}_ns")) is not None}
+    at = PERCENTILES.index(round(100 * WITHIN))
+
+    def times_ns(each: ConfigurationResult) -> dict[str, float]:
+        return {name: getattr(each.measures, name).percentiles[at] * NS_PER_MS for name in limits}
+
+    def over(each: ConfigurationResult) -> float:
+        return max(ns / limits[name] for name, ns in times_ns(each).items())
+
+    served = [each for each in found if each.measures is not None and over(each) < np.inf] if limits else []
+    if not served:
+        return ""
+    nearest = min(served, key=over)
+    own = {name: float(f"{ns:.2g}") for name, ns in times_ns(nearest).items()}
+    times = listing(f"{name.upper()} {format_quantity(ns, TIME)}" for name, ns in own.items())
+    raised = [f"slo.{name} above {format_quantity(ns, TIME)}" for name, ns in own.items() if ns > limits[name]]
+    ways = f"raise {listing(raised)}" if raised else "lower requests.arrivals.rate, as a queue is in the way"
+    return (
+        f"No configuration keeps {percent(WITHIN)} of the requests within {_limits(slo)}. The nearest is "
+        f"{describe_sizes(nearest.choice)}, whose {round(100 * WITHIN)}th percentiles are {times} at this load: "
+        f"{ways}, or give faster devices."
     )
 
 
@@ -208,9 +237,14 @@ def _row(found: ConfigurationResult) -> dict[str, Any]:
 
 def _within_limits(slo: SloSpec) -> str:
     """``stay within TTFT 2 s and TPOT 50 ms``, of requests."""
+    limits = _limits(slo)
+    return f"stay within {limits}" if limits else "count, as the file has no limits (slo:)"
+
+
+def _limits(slo: SloSpec) -> str:
+    """``TTFT 2 s and TPOT 50 ms``; '' for none."""
     given = (("TTFT", slo.ttft_ns), ("TPOT", slo.tpot_ns), ("E2E", slo.e2e_ns))
-    limits = [f"{name} {format_quantity(limit, TIME)}" for name, limit in given if limit is not None]
-    return f"stay within {listing(limits)}" if limits else "count, as the file has no limits (slo:)"
+    return listing(f"{name} {format_quantity(limit, TIME)}" for name, limit in given if limit is not None)
 
 
 def _either(each: Sequence) -> str:
