@@ -22,6 +22,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.uncertainty.estimate import interval
 from archsim.uncertainty.ranges import WORLDS, shorten
 from archsim.uncertainty.worlds import Worlds
+from microarch.fabric.grid import ROW_MAJOR
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def death_of(experiment: ExperimentSpec, die: int, samples: int = WORLDS) -> Dea
     loses a die, in so many samples. Raises SpecError for a die that does not work already, or without which the
     machine does not.
     """
+    numbered = experiment.assumptions[0].model_copy(update={"numbering": ROW_MAJOR})  # that of machines with defects
+    experiment = experiment.model_copy(update={"assumptions": (numbered,)})
     system = experiment.systems[0]
     living = list(range(system.sites)) if system.built is None else list(system.built.living)
     if die not in living:
