@@ -18,6 +18,7 @@ from archsim.specs.serving import ServeSpec
 
 CHECKPOINT = "checkpoint"  # of `precision`: what the name of a checkpoint says
 REDUNDANT, DRAFTS, OFFLOAD = "redundant_experts", "speculation.draft_tokens", "kv_store"
+INTERVAL = "rebalance_interval"  # iterations between two placements by EPLB
 # SGLang's --eplb-rebalance-num-iterations, after a placement by loads that were recorded before (its default is 1000).
 EPLB: Mapping[str, Any] = MappingProxyType({"name": "eplb", "every_steps": 1000, "first_steps": 1})
 # MoE layers that are simulated for it, and iterations after which tokens are sampled again, so that a comparison of
@@ -44,6 +45,7 @@ _SPOKEN: Mapping[str, str] = MappingProxyType({
     "speculation": "speculative_decoding spec_decode", "speculation.acceptance": "acceptance_rate",
     OFFLOAD: "kv_offload kv_offloading hicache", "disaggregated": "disagg disaggregation pd",
     "policies": "policy balancer load_balancer load_balancing",
+    INTERVAL: "interval eplb_interval eplb_rebalance_num_iterations rebalance_every every_steps",
     REDUNDANT: "num_redundant_experts ep_num_redundant_experts redundant experts.redundant eplb.redundant_experts",
 })  # fmt: skip
 NAMES: Mapping[str, str] = MappingProxyType({name: key for key, names in _SPOKEN.items() for name in names.split()})
@@ -100,6 +102,10 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
     """Keys in full, with their values."""
     if path == REDUNDANT:
         yield from _redundant(tree, value, head)
+    elif path == INTERVAL:
+        for keys, each in _redundant(tree, _parallel_of(tree).sizes().ep, head):  # a slot a rank
+            eplb = [own | {"rebalancing": {**EPLB, "every_steps": value}} for own in each if isinstance(own, dict)]
+            yield keys, eplb if keys == ("policies",) else each
     elif path == DRAFTS and value == 0:
         yield ("speculation",), "none"
     elif path == OFFLOAD and not isinstance(value, dict):
@@ -187,7 +193,7 @@ def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:
     if names[0] in known:
         named = NAMES.get(names[-1], "")
         return named if len(names) == 2 and path not in _paths() and named.startswith(f"{names[0]}.") else path
-    if lower in (REDUNDANT, *NAMES):
+    if lower in (REDUNDANT, INTERVAL, *NAMES):
         return NAMES.get(lower, lower)
     if lower in ("speculative_num_draft_tokens", "num_draft_tokens"):
         raise SpecError(f"{head}: {path} counts the verified token, too. Give speculative_num_steps, one less")
@@ -196,11 +202,11 @@ def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:
         raise SpecError(f"{head}: {names[0]} may be {' or '.join(found)}. Give one of them")
     if found:
         return ".".join([*found, *names[1:]])
-    short = [*known, REDUNDANT, *NAMES, *(each.split(".")[-1] for each in _paths())]
+    short = [*known, REDUNDANT, INTERVAL, *NAMES, *(each.split(".")[-1] for each in _paths())]
     raise SpecError(
         f"{head}: a deployment has no key {path!r}{did_you_mean(names[-1], short) or did_you_mean(names[0], short)} "
         f"(known: {', '.join(known)}; what they hold by its last part alone, such as max_num_seqs or prefix_caching; "
-        f"and {REDUNDANT}, rate, users, drafts)"
+        f"and {REDUNDANT}, {INTERVAL}, rate, users, drafts)"
     )
 
 

@@ -17,6 +17,7 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli import arguments, compare
 from archsim.cli.main import main
+from archsim.questions import designs_page
 from archsim.questions.death import death_of
 from archsim.questions.designs import DesignFigure, _causes
 from archsim.questions.wafers import distributions
@@ -90,6 +91,13 @@ def test_the_page_says_who_is_faster_and_what_differs(compared):
 )
 def test_better_follows_the_sense(a, b, sense, better):
     assert DesignFigure("time", "x", "ns", "", a, b, sense).better == better
+
+
+def test_two_models_are_named_where_tokens_of_both_are_compared(compared):
+    found, _ = compared
+    assert "two models" not in designs_page.answer(found)
+    rows = tuple(row | {"model": name} for row, name in zip(found.rows, ("toy", "large"), strict=True))
+    assert "serves toy" in (said := designs_page.answer(replace(found, rows=rows))) and "--model" in said
 
 
 def test_names_that_mean_nothing_are_refused(tmp_path):

@@ -305,6 +305,8 @@ def _system_named(name: str, devices: int) -> str:
     if name in known or Path(name).is_file():
         return name
     gpus = gpus_named()
+    if name in config_files.named_files("models"):
+        raise SpecError(f"{caller_name('on')} {name}: a model, not a GPU. Write `archsim recommend {name} --on GPU:N`")
     raise SpecError(
         f"{caller_name('on')} {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by "
         "name or file)"
