@@ -190,7 +190,7 @@ def causes_of(indices: Iterable[Index], unknown: str, what: str) -> list[Part]:
         return [end_sentence(unknown)]
     large = [each for each in list(indices)[:SHOWN] if each.total > LEAST_CAUSE]
     if not large:
-        return [f"No number that was sampled explains more than {percent(LEAST_CAUSE)} of the variance of {what}."]
+        return [f"No number that was sampled explains more than {percent(LEAST_CAUSE, 1)} of the variance of {what}."]
     rows = [
         (each.name, *map(percent, (each.first, 2 * each.first_error, each.total, 2 * each.total_error)))
         for each in large
