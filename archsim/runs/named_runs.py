@@ -10,7 +10,7 @@ MOST_NAMED = 8  # systems, and points of a system
 _POINT = re.compile(r"(?P<system>.*) \(point (?P<point>\d+)\)")  # as `system_names` has it
 
 
-def _own_name(system: str) -> str:
+def own_name(system: str) -> str:
     """A system's name in its file, without a variant's digest, which tells nobody which one it is."""
     return system.rpartition(".")[0] if is_variant(system) else system
 
@@ -23,7 +23,7 @@ def system_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             first.setdefault(row["system"], point)
     systems = dict.fromkeys(row["system"] for row in rows if "system" in row)
     return {
-        each: f"{_own_name(each)} (point {first[each]})" if each in first and is_variant(each) else each
+        each: f"{own_name(each)} (point {first[each]})" if each in first and is_variant(each) else each
         for each in systems
     }
 
@@ -56,6 +56,6 @@ def count_runs(some: int, of: int, one: str, many: str) -> str:
 def place_of(row: Mapping[str, Any], system: bool = True) -> str:
     """``deepseek-v3 on dojo at batch 64``; ``system``: whether the system is named."""
     point = row.get("point")
-    on = f" on {row['system'] if point is None else _own_name(row['system'])}" if system else ""
+    on = f" on {row['system'] if point is None else own_name(row['system'])}" if system else ""
     at = f" (point {point})" if point is not None else ""
     return f"{row['model']}{on} at batch {int(row['batch']):,}{at}"
