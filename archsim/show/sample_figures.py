@@ -53,12 +53,12 @@ def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, 
     ]
     return (
         Bars(
-            question=f"Which numbers does the answer hang on?{f' ({place})' if place else ''}",
+            question=f"Which numbers does the answer depend on?{f' ({place})' if place else ''}",
             rows=rows,
             y="name",
             x=PlotAxis(
                 "value",
-                "share of the variance of the answer, %, with two standard errors",
+                "share of the variance of the answer, %; lines: ± 2 standard errors",
                 high=118.0,
                 ticks=(0, 25, 50, 75, 100),
             ),
