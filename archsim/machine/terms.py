@@ -77,7 +77,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("instructions isa isa_extensions compiler", "kernels are timed by fitted curves, not by instructions: a calibration has their measured times"),
     ("substrate bumps bond_pitch pitch bump bits_per_mm beachfront edge_density links_per_edge shoreline", "what has no room on the edge of a die is told by `archsim hardware cost`; write the rate of all links to a neighbour as d2d.bandwidth"),
     ("wafer_diameter wafer_size scribe scribe_line keep_out edge_exclusion", "a wafer has 300 mm and dies its whole area; what is lost to lines and edges is part of made.area"),
-    ("binning bins variation process_variation speed_bins harvesting spare_dies dead_dies", "write dies_as_built: {speed: {sigma: 3 %}, dead: [7], harvest: {cores: 128, needed: 112}}, or drawn: for samples, and spares: {rows: 1}"),
+    ("binning bins variation process_variation speed_bins harvesting spare_dies dead_dies", "which dies are dead is dies_as_built.dead: [7, 12], how speeds differ dies_as_built.speed: {sigma: 3 %}, cores to spare dies_as_built.harvest: {cores: 128, needed: 112}; drawn: samples dead dies, spares: {rows: 1} replace them, and `archsim run FILE --die-dies 7` says what one costs"),
     ("stacked_dram v_cache cache l3 memory_pool unified_memory pim process_in_memory", f"{_MEMORY}; the LLC is llc: {{capacity: 64 MiB}}, and nothing computes in memory"),
     ("clock f_max turbo vf_curve", f"the clock of arrays is in compute.peak; compute.clock is that of the vector units; {_VOLTAGE}"),
     ("leakage_w sleep", "waiting draws idle_w_per_mm2 of a die's area, a coefficient of `archsim hardware cost`; nothing sleeps"),
