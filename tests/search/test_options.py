@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from archsim.api import EXAMPLE
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.questions.machine_price import price_machine
+from archsim.search.answer import answer as answer_of
 from archsim.search.beside import deployment_on
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import MOVED, moved_limits, pair_sentence, short
@@ -133,6 +135,18 @@ def test_another_product_has_draws_of_its_own(files):
 def test_a_key_from_which_nothing_is_gained_names_the_cheapest(files):
     found = compare("die4.yaml", vary={"hbm.bandwidth": ["1 TB/s", "1.001 TB/s"]}, samples=0)
     assert "1 TB/s is the cheapest" in found.sentence
+
+
+def test_a_gain_that_is_not_decided_is_no_effect_of_nothing(files):
+    """HBM of 8 in place of 4.8 TB/s served 1.7 times as much in 84 % of samples, and "has no effect" was the answer."""
+    found = compare("die4.yaml", vary={"hbm.bandwidth": ["1 TB/s", "2 TB/s"]}, samples=16)
+    one, two = found.sides
+    scales = np.r_[1.5, np.where(np.arange(16) < 13, 1.7, 0.9)]
+    open_ = replace(found, sides=(one, replace(two, rates=one.rates * scales)))
+    said = answer_of(open_)
+    assert "1.7" in said and "a tie: ahead in 81" in said and "no effect" not in said and "not decided" in said
+    same = answer_of(replace(found, sides=(one, replace(two, rates=one.rates, usd=one.usd))))
+    assert "has no effect" in same and "cheapest" not in same  # as their price is the same
 
 
 def test_of_two_keys_that_is_worth_more_whose_gain_over_its_budget_is_larger(files):
