@@ -23,12 +23,12 @@ from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.worlds import off_of
-from archsim.serving.answers.sure import ServedOption
+from archsim.serving.answers.sure import ServedOption, headline_told
 from archsim.show.units import times_text
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
-from archsim.uncertainty.estimate import interval
+from archsim.uncertainty.estimate import Interval, interval
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
 
@@ -288,6 +288,11 @@ def test_a_deployment_without_goodput_has_no_ratio_and_times_that_spread_do_not_
     both = SimpleNamespace(options=options, judged="goodput_per_s")
     said = pair_sentence(both, "a", "b", {"a": 1, "b": 1}, "", {}, {}, False)
     assert all(each in said for each in parts) and "sample by sample" not in said and ",000" not in said, said
+
+
+def test_a_headline_has_the_digits_of_its_range():
+    option = ServedOption("a", {"tpot_mean_ms": 7.583}, {"tpot_mean_ms": Interval(6.3, 7.7, 12.6)}, 0.5, (0, 9), {})
+    assert headline_told(option, "tpot_mean_ms") == "TPOT 7.6 ms (90 %: 6.3 to 12.6)"
 
 
 def test_a_limit_that_some_samples_miss_is_not_called_the_value():
