@@ -19,7 +19,6 @@ from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.show.units import carried_digits, change_text
 from archsim.specs.experiment import ExperimentSpec
-from archsim.uncertainty.estimate import interval
 from archsim.uncertainty.ranges import WORLDS, shorten
 from archsim.uncertainty.worlds import Worlds
 from microarch.fabric.grid import ROW_MAJOR
@@ -106,9 +105,9 @@ def death_of(experiment: ExperimentSpec, die: int, samples: int = WORLDS) -> Dea
     steps = max(1, experiment.workload.decode_steps)
     before_ns, after_ns, balanced_ns = (float(each.run().decode_ns) / steps for each in (whole, orphaned, balanced))
     changes = (after_ns / before_ns - 1, balanced_ns / before_ns - 1)
-    ends = _ends(simulator, before.runs[0], after.runs[0], adopted, samples) if samples else ((0.0, 0.0),) * 2
-    ranges = [(min(low + value, value), value, max(high + value, value))
-              for value, (low, high) in zip(changes, ends, strict=True)]  # fmt: skip
+    off = _off(simulator, before.runs[0], after.runs[0], adopted, samples) if samples else np.zeros((1, 2))
+    low, high = np.minimum(0, np.quantile(off, 0.05, axis=0)), np.maximum(0, np.quantile(off, 0.95, axis=0))
+    ranges = [(value + float(low[at]), value, value + float(high[at])) for at, value in enumerate(changes)]
     lost_bytes = lost * engine.expert_bytes
     host = system.decision.host.pcie_bandwidth_bytes_per_s
     return Death(
@@ -118,21 +117,19 @@ def death_of(experiment: ExperimentSpec, die: int, samples: int = WORLDS) -> Dea
     )  # fmt: skip
 
 
-def _ends(simulator: Simulator, before: Run, after: Run, adopted: Placement, samples: int) -> list[tuple[float, float]]:
-    """How far 5 % and 95 % of the samples are from the change of the machine as it is, with the placement ``adopted``
-    and with the policy's own: of short runs (`archsim.uncertainty.ranges.shorten`).
+def _off(simulator: Simulator, before: Run, after: Run, adopted: Placement, samples: int) -> np.ndarray:
+    """float64[sample, 2]: how far the change of time is from that of the machine as it is, with the placement
+    ``adopted`` and with the policy's own, in short runs (`archsim.uncertainty.ranges.shorten`).
     """
     worlds, runs = Worlds([before, after], samples), [shorten(before), shorten(after)]
-    pairs = zip(*([run, *worlds.runs(run, run.engine)] for run in runs), strict=True)
     changes = []
-    for whole, less in pairs:
+    for whole, less in zip(*([run, *worlds.runs(run, run.engine)] for run in runs), strict=True):
         replays = [simulator.replay(run) for run in (whole, less, less)]
         held = replays[1].engine.placement.home.shape[0]
         replays[1].engine.use(Placement(adopted.home[:held], adopted.holds[:held]))
         ns = [float(each.run().decode_ns) for each in replays]
         changes.append([ns[1] / ns[0] - 1, ns[2] / ns[0] - 1])
-    found = np.array(changes)
-    return [(each.p05, each.p95) for each in (interval(column[1:] - column[0]) for column in found.T)]
+    return np.array(changes[1:]) - changes[0]
 
 
 def _adopt(held: np.ndarray) -> tuple[Placement, int]:

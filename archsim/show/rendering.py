@@ -37,13 +37,9 @@ def render(
     from markupsafe import Markup, escape
 
     environment = Environment(
-        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
-        bytecode_cache=_templates_compiled(),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES), bytecode_cache=_templates_compiled(),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters["sentence"] = sentence
     environment.filters["svg"] = Markup
     environment.filters.update(carried=carried_digits, percent=percent, significant=significant)
