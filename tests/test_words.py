@@ -28,6 +28,9 @@ RETIRED = {
     r"\bproducts (in|before|with|twice)\b|\bmatrix products\b|\bgrouped product\b": "GEMMs",
     r"\b(fitted|measured) laws\b|\blaw of (another|the)\b|\b[Ll]aws (of|are|cover|alone|do not)\b": "fitted curves",
     r"\bof (its|their) own\b": "separate, or nothing",
+    r"\bhangs? on\b": "depends on",
+    r"\bpull over\b": "drag across",
+    r"\bnot beyond (its|their) errors?\b": "within its error",
 }
 KEPT = ("laws of physics", "law of that topology", "no law of this level")  # of nature, and the key `law`
 

@@ -124,7 +124,8 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
             if not hint and file and isinstance(found, str) and "." in found:
                 hint = f"; of a file, write {{{file}: {found}}}"
             elif not hint and not word and keys and at and isinstance(at[-1], str) and not isinstance(found, list):
-                hint = f"; one of them alone is {at[-1]}.{keys[0]}, and so on"
+                way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
+                hint = f"; {way or f'one of them alone is {at[-1]}.{keys[0]}, and so on'}"
             return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
         case "too_short":
             return _TOO_SHORT

@@ -12,12 +12,17 @@ from archsim.base import verbs
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.verbs import OUTPUT, PLACE, Option, Options, flag_of
 
-# Options that other commands have → the key that says it in an experiment, and in a deployment.
+# Options that other commands have, or that one expects → the key that says it in an experiment, in a deployment and in
+# a machine.
 _OF_EXPERIMENT = {
     "--batch": "workload.batch=[{}]", "--model": "models=[{}]", "--policy": "policies=[{}]", "--system": "systems=[{}]",
 }  # fmt: skip
 _OF_DEPLOYMENT = {
     "--batch": "max_num_seqs={}", "--model": "model={}", "--policy": "policies=[{}]", "--system": "system={}",
+}  # fmt: skip
+_OF_MACHINE = {
+    "--node": "made.node={}", "--area": "made.area={}mm2", "--spares": "spares.dies={}", "--mesh": "mesh={}",
+    "--topology": "topology={}",
 }  # fmt: skip
 _REQUIRED = "the following arguments are required: "
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
@@ -78,8 +83,8 @@ class Parser(argparse.ArgumentParser):
             hint = did_you_mean(next(meant, word), self._options) if word.startswith("--") else ""
             of_deployment = self.prog.endswith("serve") or getattr(found, "deployment", None)
             keys = _OF_DEPLOYMENT if of_deployment else _OF_EXPERIMENT
-            of_any = " hardware " in self.prog or self.prog.endswith(" check")  # files that may have no such key
-            if word in keys and "--set" in self._options and not of_any:
+            keys = _OF_MACHINE if " hardware " in self.prog else keys
+            if word in keys and "--set" in self._options and not self.prog.endswith(" check"):  # of any file
                 _, equals, value = left[0].partition("=")
                 value = value if equals else next(iter(left[1:]), "--")
                 value = ("N" if word == "--batch" else "NAME") if value.startswith("--") else value

@@ -61,11 +61,18 @@ def _answer(args: argparse.Namespace, parts_of: Callable[..., Answer], names: tu
 
 
 def _systems(args: argparse.Namespace) -> tuple[tuple[SystemSpec, ...], tuple[str, ...]]:
-    """The systems of an experiment, and what of it has no effect; or one system, by name or file."""
+    """The systems of an experiment, and what of it has no effect; or one system, by name or file. A key of a machine
+    is that of every system.
+    """
     from archsim.search.options import is_system, load_system
+    from archsim.specs.file_kinds import EXPERIMENT_KEYS
     from archsim.specs.library import load_experiment
 
     if is_system(args.file):
         return (load_system(args.file, [each.removeprefix("systems.0.") for each in args.overrides]),), ()
-    experiment = load_experiment(args.file, args.overrides)
+    of_machine = [each for each in args.overrides if each.partition("=")[0].split(".")[0] not in EXPERIMENT_KEYS]
+    count = len(load_experiment(args.file).systems) if of_machine else 0
+    overrides = [each for each in args.overrides if each not in of_machine]
+    overrides += [f"systems.{at}.{each.removeprefix('system.')}" for at in range(count) for each in of_machine]
+    experiment = load_experiment(args.file, overrides)
     return experiment.systems, experiment.unread

@@ -41,7 +41,7 @@ def run_run(args: argparse.Namespace) -> Answer:
 
         one = choose(ar.load_experiment(args.file, args.overrides), **chosen)
         print_compiling()
-        found = death_of(one, args.die_dies)
+        found = death_of(one, args.die_dies, WORLDS if args.samples is None else args.samples)
         return Answer(found.lines, result=asdict(found) | {"steps": found.steps})
     drawn = {name: getattr(args, name) for name in ("step", "layer", "timeline")}
     refuse_part_of_timeline({f"--{name}": value for name, value in drawn.items()})

@@ -29,7 +29,8 @@ _ROUTER = (
     "routers are links with a latency: d2d.hop_latency; how packets meet is the assumption contention and arbitration"
 )
 _FABRIC = "write topology: mesh, torus, ring or your own edges, or fabric: {levels: [...]}"
-_HOST = "the host is the decision's executor (decision: {executor: host}) and, in serving, engine.host"
+_HOST = "decision: {executor: fsm} decides without a host, executor: host on it; its link is decision.host.pcie_bandwidth and pcie_latency, and in serving the host is engine.host"
+_SRAM = "more SRAM of a die is llc.capacity: 256 MiB; SRAM that holds the weights in place of HBM is hbm: {kind: sram, capacity: 1 GB, bandwidth: 80 TB/s}"
 _HEAT = "write cooling: {coolant: 30 C, resistance: 0.15 K/W per die, lateral: silicon}; the resistance is of all layers from junction to coolant"
 _PRICE = "price follows from area, memory and carrier; change a coefficient: `archsim hardware cost FILE --coefficient wafer_usd=20000`"
 _DTYPE = "one dtype is the array's: compute: {dtype: fp8, peak: ...}; serving has precision: {products: ..., experts: ..., kv: ...}"
@@ -40,7 +41,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("yield yield_model defect_density defects defects_per_cm2 d0 alpha cluster clustering", _DEFECTS),
     ("redundancy spare spare_cores repair", "write spares: {rows: 1} of dies, or dies_as_built: {harvest: {cores: 128, needed: 112}} of cores"),
     ("tsv microbump bump_pitch bonding hybrid_bonding bond_yield", "bonds are counted by die, stack and piece and lost by the coefficient bond_loss; their pitch is in the link's rate, d2d.bandwidth"),
-    ("sram scratchpad local_memory ddr ddr5 gddr gddr6 gddr7 lpddr lpddr5 lpddr5x cxl dram hbm3 hbm3e hbm4 hbm2e memories tiers memory_tiers weight_memory kv_memory activation_memory offload_memory", _MEMORY),
+    ("sram scratchpad sram_mb sram_capacity", f"{_SRAM}; beside HBM, {_MEMORY}"),
+    ("hbm", f"a generation of HBM is its rates: write hbm.bandwidth and hbm.capacity, and hbm.kind for its price and energy; {_SRAM}"),
+    ("local_memory ddr ddr5 gddr gddr6 gddr7 lpddr lpddr5 lpddr5x cxl dram hbm3 hbm3e hbm4 hbm2e memories tiers memory_tiers weight_memory kv_memory activation_memory offload_memory", _MEMORY),
     ("hbm_kind memory_kind type generation", "write hbm: {kind: hbm3e}; kinds are hbm2e, hbm3, hbm3e, hbm4, gddr7, lpddr5x, cxl and sram"),
     ("stacks hbm_stacks stack_count", "write hbm.stacks_on_carrier for area and price; capacity and bandwidth are those of all stacks of a die"),
     ("stack_height channels pseudo_channels banks bank_groups row_buffer page_size page_policy trcd trp tfaw trefi trfc refresh refresh_interval scheduler queue_depth burst_length rcd cas tras timing timings read_write_turnaround turnaround retention hammer access access_granularity granularity prefetch reads writes sequential", _DRAM),
@@ -74,8 +77,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("instructions isa isa_extensions compiler", "kernels are timed by fitted curves, not by instructions: a calibration has their measured times"),
     ("substrate bumps bond_pitch pitch bump bits_per_mm beachfront edge_density links_per_edge shoreline", "what has no room on the edge of a die is told by `archsim hardware cost`; write the rate of all links to a neighbour as d2d.bandwidth"),
     ("wafer_diameter wafer_size scribe scribe_line keep_out edge_exclusion", "a wafer has 300 mm and dies its whole area; what is lost to lines and edges is part of made.area"),
-    ("binning bins variation process_variation speed_bins harvesting spare_dies dead_dies", "write dies_as_built: {speed: {sigma: 3 %}, dead: [7], harvest: {cores: 128, needed: 112}}, or drawn: for samples, and spares: {rows: 1}"),
-    ("stacked_dram v_cache cache l3 sram_mb memory_pool unified_memory pim process_in_memory", f"{_MEMORY}; the LLC is llc: {{capacity: 64 MiB}}, and nothing computes in memory"),
+    ("binning bins variation process_variation speed_bins harvesting spare_dies dead_dies", "which dies are dead is dies_as_built.dead: [7, 12], how speeds differ dies_as_built.speed: {sigma: 3 %}, cores to spare dies_as_built.harvest: {cores: 128, needed: 112}; drawn: samples dead dies, spares: {rows: 1} replace them, and `archsim run FILE --die-dies 7` says what one costs"),
+    ("stacked_dram v_cache cache l3 memory_pool unified_memory pim process_in_memory", f"{_MEMORY}; the LLC is llc: {{capacity: 64 MiB}}, and nothing computes in memory"),
     ("clock f_max turbo vf_curve", f"the clock of arrays is in compute.peak; compute.clock is that of the vector units; {_VOLTAGE}"),
     ("leakage_w sleep", "waiting draws idle_w_per_mm2 of a die's area, a coefficient of `archsim hardware cost`; nothing sleeps"),
     ("lifetime mttf fit_rate wearout", "wear is not modelled; what a lost die costs is `archsim run FILE --die-dies N`"),

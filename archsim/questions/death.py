@@ -15,9 +15,13 @@ from archsim.machine.as_built import DiesAsBuiltSpec
 from archsim.machine.system import SystemSpec
 from archsim.policies.placement import Placement, moves_between
 from archsim.runs.plan import prepare
+from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
-from archsim.show.units import carried_digits, less_or_more
+from archsim.show.units import carried_digits, change_text
 from archsim.specs.experiment import ExperimentSpec
+from archsim.uncertainty.ranges import WORLDS, shorten
+from archsim.uncertainty.worlds import Worlds
+from microarch.fabric.grid import ROW_MAJOR
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Death:
     lost_ns: float  # that they take over the host's link
     moved_bytes: int  # from die to die for the last placement
     moved_ns: float  # that these take
+    after_change: tuple[float, float, float]  # of the step, relative: 5 %, as it is, and 95 % of the samples
+    balanced_change: tuple[float, float, float]  # of `balanced_ns`, in the same samples
+    samples: int  # of all numbers that have a range
 
     @property
     def steps(self) -> int | None:
@@ -44,7 +51,8 @@ class Death:
     @property
     def lines(self) -> list[str]:
         """What it says, a line each."""
-        change = [less_or_more(ns / self.before_ns - 1) for ns in (self.after_ns, self.balanced_ns)]
+        within = f" in 90\u00a0% of {self.samples} samples" if self.samples else ""
+        change = change_text(self.after_change, within), change_text(self.balanced_change)
         lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
         moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
         times = (self.before_ns / 1e6, self.after_ns / 1e6, self.balanced_ns / 1e6)
@@ -66,10 +74,13 @@ class Death:
         ]
 
 
-def death_of(experiment: ExperimentSpec, die: int) -> Death:
+def death_of(experiment: ExperimentSpec, die: int, samples: int = WORLDS) -> Death:
     """What the death of a die does to an experiment with one of each (``archsim.runs.choice.choose``), whose machine
-    loses a die. Raises SpecError for a die that does not work already, or without which the machine does not.
+    loses a die, in so many samples. Raises SpecError for a die that does not work already, or without which the
+    machine does not.
     """
+    numbered = experiment.assumptions[0].model_copy(update={"numbering": ROW_MAJOR})  # that of machines with defects
+    experiment = experiment.model_copy(update={"assumptions": (numbered,)})
     system = experiment.systems[0]
     living = list(range(system.sites)) if system.built is None else list(system.built.living)
     if die not in living:
@@ -93,13 +104,32 @@ def death_of(experiment: ExperimentSpec, die: int) -> Death:
     transfer = mover.transfer(moves["src"], moves["dst"], engine.expert_bytes)
     steps = max(1, experiment.workload.decode_steps)
     before_ns, after_ns, balanced_ns = (float(each.run().decode_ns) / steps for each in (whole, orphaned, balanced))
+    changes = (after_ns / before_ns - 1, balanced_ns / before_ns - 1)
+    off = _off(simulator, before.runs[0], after.runs[0], adopted, samples) if samples else np.zeros((1, 2))
+    low, high = np.minimum(0, np.quantile(off, 0.05, axis=0)), np.maximum(0, np.quantile(off, 0.95, axis=0))
+    ranges = [(value + float(low[at]), value, value + float(high[at])) for at, value in enumerate(changes)]
     lost_bytes = lost * engine.expert_bytes
     host = system.decision.host.pcie_bandwidth_bytes_per_s
     return Death(
         die=die, dies=len(living), before_ns=before_ns, after_ns=after_ns, balanced_ns=balanced_ns, lost=lost,
         lost_bytes=lost_bytes, lost_ns=lost_bytes / host * units.NS_PER_S, moved_bytes=transfer.total_bytes,
-        moved_ns=transfer.ns,
+        moved_ns=transfer.ns, after_change=ranges[0], balanced_change=ranges[1], samples=samples,
     )  # fmt: skip
+
+
+def _off(simulator: Simulator, before: Run, after: Run, adopted: Placement, samples: int) -> np.ndarray:
+    """float64[sample, 2]: how far the change of time is from that of the machine as it is, with the placement
+    ``adopted`` and with the policy's own, in short runs (`archsim.uncertainty.ranges.shorten`).
+    """
+    worlds, runs = Worlds([before, after], samples), [shorten(before), shorten(after)]
+    changes = []
+    for whole, less in zip(*([run, *worlds.runs(run, run.engine)] for run in runs), strict=True):
+        replays = [simulator.replay(run) for run in (whole, less, less)]
+        held = replays[1].engine.placement.home.shape[0]
+        replays[1].engine.use(Placement(adopted.home[:held], adopted.holds[:held]))
+        ns = [float(each.run().decode_ns) for each in replays]
+        changes.append([ns[1] / ns[0] - 1, ns[2] / ns[0] - 1])
+    return np.array(changes[1:]) - changes[0]
 
 
 def _adopt(held: np.ndarray) -> tuple[Placement, int]:

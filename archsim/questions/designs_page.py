@@ -55,6 +55,9 @@ def answer(found: DesignComparison) -> str:
     elif tied:
         return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
     said = f"{faster} has {ratio} the throughput of {slower}"
+    models = [row["model"] for row in found.rows]
+    if models[0] != models[1]:
+        said += f", by tokens of two models ({found.a} serves {models[0]}, {found.b} {models[1]}; choose with --model)"
     if tied:
         return said
     gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}

@@ -159,12 +159,9 @@ def _programme(problem: AllocationProblem, chosen: np.ndarray) -> tuple[float, n
     scale = float(floor.max() + load.max())
     solved = linprog(
         np.append(np.zeros(len(row)), 1.0),
-        hstack([load / scale, csc_array(-np.ones((len(floor), 1)))], format="csc"),
-        -floor / scale,
-        csc_array((np.ones(len(row)), (row, columns)), shape=(rows, len(row) + 1)),
-        np.ones(rows),
-        method="highs-ds",
-    )
+        hstack([load / scale, csc_array(-np.ones((len(floor), 1)))], format="csc"), -floor / scale,
+        csc_array((np.ones(len(row)), (row, columns)), shape=(rows, len(row) + 1)), np.ones(rows), method="highs-ds",
+    )  # fmt: skip
     if solved.status != 0:
         raise RuntimeError(f"linear programme of a step: {solved.message}")
     multipliers, share = np.maximum(-solved.ineqlin.marginals, 0.0), np.zeros(chosen.shape)

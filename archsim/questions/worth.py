@@ -32,7 +32,7 @@ from archsim.serving.answers.placement_choices import POLICIES, policy_named
 from archsim.serving.answers.recorded_loads import RecordedLoads, made_history, read_history
 from archsim.serving.expert_groups import FROM_TRAFFIC
 from archsim.serving.measures import Measures
-from archsim.show.units import between, listing, percent, signed_percent, significant
+from archsim.show.units import BYTE_UNITS, TIME_UNITS, between, listing, percent, signed_percent, significant, with_unit
 from archsim.specs.serving import RoutingSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.uncertainty.estimate import SURE, interval
@@ -141,9 +141,9 @@ class Worth(Shown):
         timed, cost, even = any(row.experts_ms is not None for row in self.rows), self.placed.cost, self.break_even
         rows = [
             (
-                row.name, "–" if row.spares is None else f"{row.spares:.4g}", f"{row.max_over_mean:.3f}",
-                *(["–" if row.experts_ms is None else f"{row.experts_ms:.4g}"] if timed else []),
-                f"{row.ttft_ms:,.1f}", f"{row.tpot_ms:,.3f}", f"{row.goodput_per_s:.3f}", f"{row.kv_blocks:,}",
+                row.name, "–" if row.spares is None else f"{row.spares:.4g}", significant(row.max_over_mean),
+                *(["–" if row.experts_ms is None else significant(row.experts_ms)] if timed else []),
+                *map(significant, (row.ttft_ms, row.tpot_ms, row.goodput_per_s)), f"{row.kv_blocks:,}",
             )
             for row in self.rows
         ]  # fmt: skip
@@ -151,15 +151,16 @@ class Worth(Shown):
         sampled = self.worlds.sentence if self.worlds is not None else ""
         return Answer(
             (
-                *filter(None, (self.answer, self.verdict, self.reason, sampled)),
+                *filter(None, (self.verdict, self.answer, self.reason, sampled)),
                 Grid(
                     ("served",), rows, (*heads, "TTFT ms", "TPOT ms", "goodput /s", "KV blocks per rank"),
                     title="on held-out loads, simulated",
                 ),
-                f"Spare slots take {cost.extra_bytes / 1e9:.2f} GB of HBM per rank, {cost.hbm_share:.1%} of it.",
-                f"A new placement moves {cost.moved:,} experts, of which {cost.busiest_bytes / 1e9:.2f} GB go to the "
-                f"busiest rank. That takes {self.stall_ms:,.1f} ms over its link, after a search of "
-                f"{self.search_s:.2f} s on this host (measured).",
+                *([f"Spare slots take {with_unit(cost.extra_bytes, BYTE_UNITS)} of HBM per rank, "
+                   f"{percent(cost.hbm_share, 1)} of it."] if cost.extra_bytes else []),
+                f"A new placement moves {cost.moved:,} experts, of which {with_unit(cost.busiest_bytes, BYTE_UNITS)} "
+                f"go to the busiest rank. That takes {self.stall_ms:,.1f} ms over its link, after a search of "
+                f"{with_unit(self.search_s * NS_PER_S, TIME_UNITS)} on this host (measured).",
                 "Moving experts is never worth it, as a token takes no less time afterwards." if even is None
                 else f"Moving experts is worth it if the placement stays for {even:,.0f} decode iterations.",
                 *(f"Written for deployment: {file}" for file in self.placed.files),

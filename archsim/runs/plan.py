@@ -398,13 +398,13 @@ def axes_told(plan: SweepPlan, point: Point) -> str:
 
 
 def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: RunMaker) -> str:
-    """Without axes, a line for every distinct problem; with axes, their number and the first."""
+    """Without axes, a line for every distinct problem; with axes, their number and that of the first."""
+    looked = misfits[:1] if plan.sweep.axes else misfits
+    problems = "\n".join(dict.fromkeys(room.problem for room in feasibility.rooms(maker.runs(looked)) if room.problem))
     if not plan.sweep.axes:
-        return "\n".join(dict.fromkeys(room.problem for room in feasibility.rooms(maker.runs(misfits)) if room.problem))
-    first = misfits[0]
-    shown = axes_told(plan, first)
+        return problems
+    drop = "drop them with where: [hbm_capacity fits], or " if len(misfits) < of else ""
     return (
-        f"{len(misfits):,} of {of:,} points do not fit into the HBM of their dies, the first of them point "
-        f"{first.index} ({first.variants['model'].name} on {shown}); drop them with where: [hbm_capacity fits], or set "
-        f"the assumption capacity: unbounded"
+        f"{len(misfits):,} of {of:,} points do not fit into the memory of their dies, the first of them point "
+        f"{looked[0].index} ({axes_told(plan, looked[0])}): {problems}; {drop}set the assumption capacity: unbounded"
     )

@@ -13,7 +13,7 @@ from archsim.search.keys import keys_sentence
 from archsim.search.machines import MOST_BATCH
 from archsim.show.units import listing, percent, significant, with_prefix
 from archsim.uncertainty.estimate import SURE, OptionPair
-from archsim.uncertainty.plateau import best_value
+from archsim.uncertainty.plateau import PLATEAU, best_value
 
 WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines is recommended
 
@@ -65,15 +65,22 @@ def _over_key(found: OptionComparison) -> str:
     for begin in range(0, len(found.sides), count):
         sides = found.sides[begin : begin + count]
         rates, prices = [each.rates[skip:] for each in sides], [float(each.usd[0]) for each in sides]
-        _, equal, cheapest, worst, end = best_value(rates, prices, varied.numbers)
+        best, equal, cheapest, worst, end = best_value(rates, prices, varied.numbers)
         name = sides[0].side.label.partition(" with ")[0]
         gained = ratio(found.pair(begin + cheapest, begin + worst, "machines"))
         flat = (
             f" {listing(str(varied.values[at]) for at in equal)} serve as much within the noise, of which "
-            f"{varied.values[cheapest]} is the cheapest." if len(equal) > 1 else ""
+            f"{varied.values[cheapest]} is the cheapest."
+            if len({prices[at] for at in equal}) > 1 else ""
         )  # fmt: skip
         if len(equal) == count:
-            said.append(f"{varied.key} has no effect on {name} from {varied.values[0]} to {varied.values[-1]}.{flat}")
+            over = found.pair(begin + best, begin + worst, "machines")
+            said.append(
+                f"{varied.key} has no effect on {name} from {varied.values[0]} to {varied.values[-1]}.{flat}"
+                if over.ratio.p50 <= 1 + PLATEAU
+                else f"{name} serves {ratio(over)} as many tokens per second with {varied.key} "
+                f"{varied.values[best]} as with {varied.values[worst]}, which is not decided."
+            )
             continue
         said.append(
             f"{name} serves {gained} as many tokens per second with {varied.key} {varied.values[cheapest]} as with "

@@ -195,9 +195,7 @@ def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
     fastest = [max(names, key=lambda name: runs[name]["throughput_tokens_per_s"]) for runs in places]
     idle = sum(all(gain(runs[name], runs[REFERENCE]) < 1 + PAYS for name in names) for runs in places)
     return Glance(
-        shared=shared,
-        best=best,
-        gain=factor(gains[best]),
+        shared=shared, best=best, gain=factor(gains[best]),
         others=", ".join(f"{name} {factor(gains[name])}" for name in others[:2]),
         wins=f"{fastest.count(best)} of {len(places)}",
         reached=percent(_mean(shares)) if shares and best != REFERENCE else "–",
@@ -205,7 +203,7 @@ def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
         moved=with_unit(_mean([_moved_a_step(row) for row in rows]), BYTE_UNITS),
         waits=percent(_mean([_moves_share(row) + _share(row, "decision_exposed_ns") for row in rows]), 1),
         nothing=f"{idle} of {len(places)}",
-    )
+    )  # fmt: skip
 
 
 def _is_balancer(name: str, row: Row | None) -> bool:
@@ -220,15 +218,12 @@ def _win(place: list[str], runs: Mapping[str, Row], policies: list[str]) -> Win:
     best = runs[winner]
     share = share_reached(best, ep)
     return Win(
-        place=tuple(place),
-        winner=winner,
-        gain=factor(gain(best, ep)),
-        load_before=_load(ep.get("load_max_over_mean")),
-        load=_load(best.get("load_max_over_mean")),
+        place=tuple(place), winner=winner, gain=factor(gain(best, ep)),
+        load_before=_load(ep.get("load_max_over_mean")), load=_load(best.get("load_max_over_mean")),
         bound=_load(best.get("load_ceiling_slots")),
         reached="–" if share is None or winner == REFERENCE else percent(share),
         cells=tuple(_cell(name, runs.get(name), ep, name == winner) for name in policies),
-    )
+    )  # fmt: skip
 
 
 def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> BalancerCell:
@@ -254,17 +249,15 @@ def _cost(name: str, places: list[Mapping[str, Row]]) -> PolicyWorth:
         if value < 1 + PAYS:
             reasons[reason(row, ep)] = reasons.get(reason(row, ep), 0) + 1
     return PolicyWorth(
-        policy=name,
-        gain=factor(exp(_mean([log(value) for value in gains]))),
+        policy=name, gain=factor(exp(_mean([log(value) for value in gains]))),
         pays=f"{sum(value >= 1 + PAYS for value in gains)} of {len(gains)}",
         distance=factor(_mean(distances)) if distances else "–",
         memory=with_unit(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
-        moved=with_unit(_mean(moved), BYTE_UNITS),
-        moves=percent(_mean([_moves_share(row) for row in rows]), 1),
+        moved=with_unit(_mean(moved), BYTE_UNITS), moves=percent(_mean([_moves_share(row) for row in rows]), 1),
         decisions=percent(_mean([_share(row, "decision_exposed_ns") for row in rows]), 1),
         lost=percent(_mean([row.get("gate_mass_lost") or 0.0 for row in rows]), 1),
         why="; ".join(f"{why}: {count}" for why, count in sorted(reasons.items(), key=lambda each: -each[1])) or "–",
-    )
+    )  # fmt: skip
 
 
 def _moved_a_step(row: Row) -> float:

@@ -130,17 +130,12 @@ def pairs(report: Report) -> MatrixFigure | None:
     if not cells:
         return None
     return MatrixFigure(
-        name="pairs",
-        question="What moved between which dies?",
-        rows=cells,
-        x=PlotAxis("dst", "to die"),
+        name="pairs", question="What moved between which dies?", rows=cells, x=PlotAxis("dst", "to die"),
         y=PlotAxis("src", "from die"),
         value=PlotAxis("share", "bytes over the run, % of the largest of this kind", low=0.0, high=100.0),
-        panel="kind",
-        square=True,
-        filters=filters_of(cells, one=True, policy=True),
+        panel="kind", square=True, filters=filters_of(cells, one=True, policy=True),
         tips=(("kind", "what"), ("src", "from die"), ("dst", "to die"), ("tip", "bytes"), ("policy", "policy")),
-    )
+    )  # fmt: skip
 
 
 def roofline(report: Report) -> Points | None:

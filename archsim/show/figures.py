@@ -86,19 +86,11 @@ def of_column(
         more |= {"begin": 1.0} if log else {}
         shown.append(run_names(row, several) | {"value": row[column] / worth, "label": label} | more)
     return Bars(
-        question=question,
-        rows=shown,
-        x=PlotAxis("value", title, log=log),
-        y="name",
-        panel="place",
-        colours=policy_colours(row["policy"] for row in rows),
-        filters=filters_of(known),
-        reference=reference,
-        begin="begin" if log else "",
-        low="low" if spread else "",
-        high="high" if spread else "",
+        question=question, rows=shown, x=PlotAxis("value", title, log=log), y="name", panel="place",
+        colours=policy_colours(row["policy"] for row in rows), filters=filters_of(known), reference=reference,
+        begin="begin" if log else "", low="low" if spread else "", high="high" if spread else "",
         tips=(*_RUN_TIPS, ("label", title)),
-    )
+    )  # fmt: skip
 
 
 _RUN_TIPS = (
@@ -154,15 +146,11 @@ def iterations(rows: Sequence[Row]) -> Bars | None:
         if (ns := row[f"iteration_{part}_ns"])
     ]
     return Bars(
-        question="How long does a whole decode iteration take, and what takes it?",
-        rows=parts,
-        y="name",
-        panel="place",
-        x=PlotAxis("value", f"time of a whole decode iteration, {unit}"),
-        colours=Colours("part", {name: colour for colour, name in ITERATION.values()}),
-        filters=filters_of(known),
+        question="How long does a whole decode iteration take, and what takes it?", rows=parts, y="name",
+        panel="place", x=PlotAxis("value", f"time of a whole decode iteration, {unit}"),
+        colours=Colours("part", {name: colour for colour, name in ITERATION.values()}), filters=filters_of(known),
         tips=(*_RUN_TIPS, ("part", "part"), ("tip", "time")),
-    )
+    )  # fmt: skip
 
 
 def gains(rows: Sequence[Row]) -> Bars | None:
@@ -194,13 +182,9 @@ def throughput(rows: Sequence[Row]) -> Bars | None:
     worth, unit = unit_of(values, ((1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s")))
     question = "How many tokens per second does each run decode?"
     return of_column(
-        rows,
-        "tokens_per_s",
-        question,
-        f"decode throughput, {unit}",
-        lambda value: significant(value / worth),
+        rows, "tokens_per_s", question, f"decode throughput, {unit}", lambda value: significant(value / worth),
         worth=worth,
-    )
+    )  # fmt: skip
 
 
 def hops(rows: Sequence[Row]) -> Bars | None:
@@ -212,13 +196,9 @@ def hops(rows: Sequence[Row]) -> Bars | None:
         of_base, own = base.get(tuple(row[name] for name in place)), row.get("hop_messages")
         found.append({**row, "hop_reduction": of_base / own if of_base and own else None})
     return of_column(
-        found,
-        "hop_reduction",
-        "How much less far does traffic travel than under base?",
-        "hops of base ÷ hops, ×",
-        reference=1.0,
-        log=True,
-    )
+        found, "hop_reduction", "How much less far does traffic travel than under base?", "hops of base ÷ hops, ×",
+        reference=1.0, log=True,
+    )  # fmt: skip
 
 
 def imbalance(rows: Sequence[Row]) -> Bars | None:
@@ -236,13 +216,10 @@ def replicas(rows: Sequence[Row]) -> Bars | None:
         return None
     worth, unit = unit_of(values, BYTE_UNITS)
     return of_column(
-        rows,
-        "replicas_max_bytes_per_die",
-        "How much memory do copies of experts take?",
-        f"copies on the most filled die, {unit}",
-        lambda value: with_unit(value, BYTE_UNITS) if value else "none",
+        rows, "replicas_max_bytes_per_die", "How much memory do copies of experts take?",
+        f"copies on the most filled die, {unit}", lambda value: with_unit(value, BYTE_UNITS) if value else "none",
         worth=worth,
-    )
+    )  # fmt: skip
 
 
 def energy(rows: Sequence[Row]) -> Bars | None:
@@ -267,15 +244,10 @@ def limits(rows: Sequence[Row]) -> Bars | None:
     if not parts:
         return None
     return Bars(
-        question="What does a step spend its time on?",
-        rows=parts,
-        y="name",
-        panel="place",
+        question="What does a step spend its time on?", rows=parts, y="name", panel="place",
         x=PlotAxis("value", "share of the critical path, %", high=125.0, ticks=(0, 25, 50, 75, 100)),
-        colours=cause_colours(),
-        filters=filters_of(known),
-        tips=(*_RUN_TIPS, ("cause", "cause"), ("tip", "share")),
-    )
+        colours=cause_colours(), filters=filters_of(known), tips=(*_RUN_TIPS, ("cause", "cause"), ("tip", "share")),
+    )  # fmt: skip
 
 
 def critical_path(rows: Sequence[Row]) -> Bars | None:
@@ -299,17 +271,11 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
                 )
                 at += ns
     return Bars(
-        question="Where does the time of a decode step go?",
-        rows=parts,
-        y="cause",
-        begin="begin",
-        panel="panel",
-        x=PlotAxis("value", f"time since the step began, along the critical path, {unit}"),
-        colours=cause_colours(),
-        follows=Follows("cause", worth, TIME_UNITS, mean=True),
-        filters=filters_of(known, one=True),
+        question="Where does the time of a decode step go?", rows=parts, y="cause", begin="begin", panel="panel",
+        x=PlotAxis("value", f"time since the step began, along the critical path, {unit}"), colours=cause_colours(),
+        follows=Follows("cause", worth, TIME_UNITS, mean=True), filters=filters_of(known, one=True),
         tips=(*_RUN_TIPS, ("cause", "cause"), ("label", "time"), ("share", "share")),
-    )
+    )  # fmt: skip
 
 
 def traffic(rows: Sequence[Row]) -> Bars | None:
@@ -333,16 +299,11 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
         if row.get(column)
     ]
     return Bars(
-        question="What does HBM read and write?",
-        rows=parts,
-        x=PlotAxis("value", f"HBM traffic of the run, {unit}"),
-        y="name",
-        panel="place",
-        colours=Colours("kind", {name: colour for colour, name in TRAFFIC.values()}),
-        follows=Follows("kind", worth, BYTE_UNITS, mean=False),
-        filters=filters_of(known),
+        question="What does HBM read and write?", rows=parts, x=PlotAxis("value", f"HBM traffic of the run, {unit}"),
+        y="name", panel="place", colours=Colours("kind", {name: colour for colour, name in TRAFFIC.values()}),
+        follows=Follows("kind", worth, BYTE_UNITS, mean=False), filters=filters_of(known),
         tips=(*_RUN_TIPS, ("kind", "kind"), ("tip", "bytes")),
-    )
+    )  # fmt: skip
 
 
 OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyType({

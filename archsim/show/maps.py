@@ -102,18 +102,10 @@ def die_map(
     found = _metrics(rows)
     tips = [("die", "die"), *((each.field, each.label) for each in found), *_alike(rows), *_EXTRA_TIPS]
     return DieMap(
-        name="dies",
-        question=question,
-        rows=rows,
-        x=_NO_AXIS,
-        metrics=found,
-        links=links,
-        moments=moments,
-        dead=dead,
-        switches=list(nodes_at.values()),
-        filters=dict(runs[0].chosen) if runs else {},
+        name="dies", question=question, rows=rows, x=_NO_AXIS, metrics=found, links=links, moments=moments, dead=dead,
+        switches=list(nodes_at.values()), filters=dict(runs[0].chosen) if runs else {},
         tips=[(field, title) for field, title in tips if any(field in row for row in rows)],
-    )
+    )  # fmt: skip
 
 
 def _at_moments(run: MappedRun, die: int) -> dict[str, Any]:

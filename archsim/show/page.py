@@ -14,7 +14,7 @@ from archsim.show.glossary import FILE, anchor, glossary_sections, link_words
 from archsim.show.rendering import render
 from archsim.show.report import Report
 from archsim.show.sections import beyond_memory, copy_runs
-from archsim.show.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, with_unit
+from archsim.show.units import BYTE_UNITS, TIME_UNITS, factor, plain_factor, with_unit
 from archsim.specs import policies, unread
 
 PAGES = ("index.html", "results.html", "assumptions.html", "files.html", FILE)  # beside the results
@@ -34,7 +34,7 @@ def write_report(folder: Path) -> Path:
 def render_all(report: Report) -> dict[str, str]:
     """File → page: the answers, then all results, the assumptions, files and machines, and the glossary."""
     filters: dict[str, Callable[..., Any]] = {
-        "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "shape": shape_of,
+        "written": _written, "factor": factor, "plain_factor": plain_factor, "shape": shape_of,
         "bytes": lambda value: with_unit(value, BYTE_UNITS), "time": lambda value: with_unit(value, TIME_UNITS),
         "anchor": anchor, "given": lambda spec, key: spec.model_dump(mode="json", by_alias=True)[key],
     }  # fmt: skip

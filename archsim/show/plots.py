@@ -630,15 +630,9 @@ def waterfall(
     rows.append({"name": total[0], "begin": 0.0, x.field: at, "kind": "total", "label": format(at, total[1])})
     kinds = {row["kind"]: row["kind"] if row["kind"].startswith("--") else "--dec" for row in rows}
     return _Waterfall(
-        question=question,
-        rows=rows,
-        x=x,
-        y="name",
-        begin="begin",
-        colours=Colours("kind", kinds),
-        tips=tips or (("name", "part"), ("label", x.title)),
-        **more,
-    )
+        question=question, rows=rows, x=x, y="name", begin="begin", colours=Colours("kind", kinds),
+        tips=tips or (("name", "part"), ("label", x.title)), **more,
+    )  # fmt: skip
 
 
 class _Waterfall(Bars):

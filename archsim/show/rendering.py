@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import sentence
 from archsim.show import plot_parts
-from archsim.show.units import carried_digits
+from archsim.show.units import carried_digits, percent, significant
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache
@@ -37,16 +37,12 @@ def render(
     from markupsafe import Markup, escape
 
     environment = Environment(
-        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
-        bytecode_cache=_templates_compiled(),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES), bytecode_cache=_templates_compiled(),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters["sentence"] = sentence
     environment.filters["svg"] = Markup
-    environment.filters["carried"] = carried_digits
+    environment.filters.update(carried=carried_digits, percent=percent, significant=significant)
     environment.filters["plot"] = lambda figure: Markup(figure.html())
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
     environment.filters.update(filters or {})

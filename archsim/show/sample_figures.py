@@ -25,15 +25,8 @@ def intervals(question: str, title: str, options: Sequence[tuple[str, tuple[floa
         {"name": name, "low": low, "value": middle, "high": high, "label": label, "tip": text}
         for name, (low, middle, high), label, text in options
     ]
-    return Bars(
-        question=question,
-        rows=rows,
-        x=PlotAxis("value", title),
-        y="name",
-        low="low",
-        high="high",
-        tips=(("name", "option"), ("label", "median"), ("tip", "90 %")),
-    )
+    tips = (("name", "option"), ("label", "median"), ("tip", "90 %"))
+    return Bars(question=question, rows=rows, x=PlotAxis("value", title), y="name", low="low", high="high", tips=tips)
 
 
 def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, float]]) -> Bars | None:
@@ -41,31 +34,13 @@ def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, 
     None without draws.
     """
     rows = [
-        {
-            "name": name,
-            "value": 100 * total,
-            "low": 100 * low,
-            "high": 100 * high,
-            "label": percent(total),
-            "tip": f"alone {percent(first)}, with others {percent(total)}",
-        }
+        {"name": name, "value": 100 * total, "low": 100 * low, "high": 100 * high, "label": percent(total),
+         "tip": f"alone {percent(first)}, with others {percent(total)}"}
         for name, first, low, total, high in draws
-    ]
-    return (
-        Bars(
-            question=f"Which numbers does the answer hang on?{f' ({place})' if place else ''}",
-            rows=rows,
-            y="name",
-            x=PlotAxis(
-                "value",
-                "share of the variance of the answer, %, with two standard errors",
-                high=118.0,
-                ticks=(0, 25, 50, 75, 100),
-            ),
-            low="low",
-            high="high",
-            tips=(("name", "number"), ("tip", "share")),
-        )
-        if rows
-        else None
-    )
+    ]  # fmt: skip
+    title = "share of the variance of the answer, %; lines: ± 2 standard errors"
+    return Bars(
+        question=f"Which numbers does the answer depend on?{f' ({place})' if place else ''}", rows=rows, y="name",
+        x=PlotAxis("value", title, high=118.0, ticks=(0, 25, 50, 75, 100)), low="low", high="high",
+        tips=(("name", "number"), ("tip", "share")),
+    ) if rows else None  # fmt: skip

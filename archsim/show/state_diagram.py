@@ -213,7 +213,7 @@ def _draw(name: str, rows: list[list[Box]], edges: list[DrawnEdge]) -> str:
             height=height,
             role="img",
             aria_label=label,
-        )
+        )  # fmt: skip
         + "\n"
     )
 

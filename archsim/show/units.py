@@ -100,6 +100,19 @@ def damage_text(lost: tuple[float, float, float], verb: str = "cost", more: str 
     return f"{verb} {percents_text(lost)} of the throughput"
 
 
+def change_text(change: tuple[float, float, float], within: str = "") -> str:
+    """``4.1 % (1.2–9.0 %) more``, or ``between 1 % less and 4 % more``: a relative change (low, middle, high), the
+    direction of which is said only where it is sure.
+    """
+    low, middle, high = change
+    if low < 0 < high and high - low >= 0.001:
+        return f"between {less_or_more(low)} and {less_or_more(high)}{within}".replace("no less", "as much")
+    if max(-low, high) < 0.001:
+        return "no less"
+    ends = (-high, -middle, -low) if middle < 0 else change
+    return f"{percents_text(ends).replace(')', within + ')')} {'less' if middle < 0 else 'more'}"
+
+
 def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
     """The unit in which the largest of ``values`` is at least 1; the smallest if there is none, of 0 the plain one."""
     largest = max((abs(value) for value in values), default=0.0)

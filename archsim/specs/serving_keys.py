@@ -15,7 +15,7 @@ from archsim.model.checkpoints import PRECISIONS
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.overrides import put
 from archsim.specs.serving import ServeSpec
-from archsim.specs.serving_terms import DRAFTS, NAMES, OFFLOAD, REDUNDANT
+from archsim.specs.serving_terms import DRAFTS, INTERVAL, NAMES, OFFLOAD, REDUNDANT
 
 CHECKPOINT = "checkpoint"  # of `precision`: what the name of a checkpoint says
 # SGLang's --eplb-rebalance-num-iterations, after a placement by loads that were recorded before (its default is 1000).
@@ -76,6 +76,10 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
     """Keys in full, with their values."""
     if path == REDUNDANT:
         yield from _redundant(tree, value, head)
+    elif path == INTERVAL:
+        for keys, each in _redundant(tree, _parallel_of(tree).sizes().ep, head):  # a slot a rank
+            eplb = [own | {"rebalancing": {**EPLB, "every_steps": value}} for own in each if isinstance(own, dict)]
+            yield keys, eplb if keys == ("policies",) else each
     elif path == DRAFTS and value == 0:
         yield ("speculation",), "none"
     elif path == OFFLOAD and not isinstance(value, dict):
@@ -163,7 +167,7 @@ def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:
     if names[0] in known:
         named = NAMES.get(names[-1], "")
         return named if len(names) == 2 and path not in _paths() and named.startswith(f"{names[0]}.") else path
-    if lower in (REDUNDANT, *NAMES):
+    if lower in (REDUNDANT, INTERVAL, *NAMES):
         return NAMES.get(lower, lower)
     if lower in ("speculative_num_draft_tokens", "num_draft_tokens"):
         raise SpecError(f"{head}: {path} counts the verified token, too. Give speculative_num_steps, one less")
@@ -172,11 +176,11 @@ def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:
         raise SpecError(f"{head}: {names[0]} may be {' or '.join(found)}. Give one of them")
     if found:
         return ".".join([*found, *names[1:]])
-    short = [*known, REDUNDANT, *NAMES, *(each.split(".")[-1] for each in _paths())]
+    short = [*known, REDUNDANT, INTERVAL, *NAMES, *(each.split(".")[-1] for each in _paths())]
     raise SpecError(
         f"{head}: a deployment has no key {path!r}{did_you_mean(names[-1], short) or did_you_mean(names[0], short)} "
         f"(known: {', '.join(known)}; what they hold by its last part alone, such as max_num_seqs or prefix_caching; "
-        f"and {REDUNDANT}, rate, users, drafts)"
+        f"and {REDUNDANT}, {INTERVAL}, rate, users, drafts)"
     )
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from archsim.base.fields import Spec
 
 REDUNDANT, DRAFTS, OFFLOAD = "redundant_experts", "speculation.draft_tokens", "kv_store"
+INTERVAL = "rebalance_interval"  # iterations between two placements by EPLB
 # A key → its other names: of flags of vLLM, SGLang and TensorRT-LLM, and what people call it.
 _SPOKEN: Mapping[str, str] = MappingProxyType({
     "requests.arrivals.rate": "rate request_rate load qps rps arrival_rate",
@@ -33,6 +34,7 @@ _SPOKEN: Mapping[str, str] = MappingProxyType({
     "speculation": "speculative_decoding spec_decode", "speculation.acceptance": "acceptance_rate",
     OFFLOAD: "kv_offload kv_offloading hicache", "disaggregated": "disagg disaggregation pd",
     "policies": "policy balancer load_balancer load_balancing",
+    INTERVAL: "interval eplb_interval eplb_rebalance_num_iterations rebalance_every every_steps",
     REDUNDANT: "num_redundant_experts ep_num_redundant_experts redundant experts.redundant eplb.redundant_experts",
 })  # fmt: skip
 NAMES: Mapping[str, str] = MappingProxyType({name: key for key, names in _SPOKEN.items() for name in names.split()})
@@ -42,6 +44,11 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "num_redundant_experts ep_num_redundant_experts redundant redundant_experts eplb enable_eplb",
         "write policies: [{name: eplb, placement: {name: redundant, slots: 4}, allocation: even}], slots of each rank, "
         "and routing: {like: model}; `--set redundant_experts=32` writes both",
+    ),
+    (
+        "rebalance_interval interval eplb_interval eplb_rebalance_num_iterations rebalance_every every_steps",
+        "write policies: [{name: eplb, rebalancing: {name: eplb, every_steps: 1000}}]; `--set rebalance_interval=1000` "
+        "does",
     ),
     (
         "sla limits limit latency p99 ttft_p99 tpot_p99 ttft_ms tpot_ms itl tbt e2el",

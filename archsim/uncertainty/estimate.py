@@ -74,10 +74,10 @@ def order(ns: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def fastest_shares(ns: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Share of the worlds in which each option is the fastest."""
-    names = list(ns)
-    first = np.argmin(np.stack([ns[name] for name in names]), axis=0)
-    return {name: float((first == at).mean()) for at, name in enumerate(names)}
+    """Share of the worlds in which each option is the fastest; those within NO_DIFFERENCE of it share a world."""
+    times = np.stack(list(ns.values()))
+    first = times <= (1 + NO_DIFFERENCE) * times.min(axis=0)
+    return dict(zip(ns, map(float, (first / first.sum(axis=0)).mean(axis=1)), strict=True))
 
 
 class Index(NamedTuple):

@@ -14,6 +14,7 @@ from archsim.base.answer import Answer, Grid, Part
 from archsim.base.errors import sentence as end_sentence
 from archsim.base.tables import DataFrame
 from archsim.base.uncertain import Quantity
+from archsim.runs.named_runs import own_name
 from archsim.runs.run import Run
 from archsim.show.units import TIME_UNITS, listing, percent, with_unit
 from archsim.show.units import interval as interval_text
@@ -103,7 +104,7 @@ class ComparedOptions:
 
 def name_of(of: Mapping[str, Any]) -> str:
     """``dojo, deepseek-v3, batch 4,096``: what options share."""
-    return ", ".join(f"batch {value:,}" if key == "batch" else str(value) for key, value in of.items())
+    return ", ".join(f"batch {value:,}" if key == "batch" else own_name(str(value)) for key, value in of.items())
 
 
 @dataclass(frozen=True)
@@ -131,15 +132,17 @@ class Sure(tables.Shown):
         return f"{self.places[0].name}: {first} Of {len(self.places)} cases, {many} a sure winner."
 
     def as_answer(self) -> Answer:
-        """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
-        parts: list[Part] = []
+        """The answer; then the sentence of every place, tables of its options and of what it depends on, and what to
+        measure. Places with the same numbers share them.
+        """
+        equal: dict[str, tuple[list[Part], list[Part]]] = {}  # by all that is printed: its names, and it
         for place in self.places:
             options = [
                 (each.name, *interval_text(each.ns.p50, each.ns.p05, each.ns.p95, TIME_UNITS), percent(each.fastest))
                 for each in place.options
             ]
             heads = ("median", "5 %", "95 %", "fastest in")
-            parts += [place.sentence, f"{place.name}: {place.timed}", Grid(("",), options, heads)]
+            parts: list[Part] = [Grid(("",), options, heads)]
             if pairs := (*place.pairs, *place.further):
                 ratios = (interval_text(each.ratio.p50, each.ratio.p05, each.ratio.p95) for each in pairs)
                 rows = [
@@ -148,7 +151,11 @@ class Sure(tables.Shown):
                 ]
                 parts.append(Grid(("faster", "slower", "order"), rows, ("by", "5 %", "95 %")))
             parts += [*causes_of(place.indices, place.unknown, place.explained_told), *place.advice]
-        return Answer(parts, self.notes, self.plain())
+            names, _ = equal.setdefault(repr((place.sentence, parts)), ([place.sentence], parts))
+            names.append(f"{place.name}: {place.timed}")
+        first = [self.sentence] if len(self.places) > 1 else []
+        told = [each for names, parts in equal.values() for each in (*names, *parts)]
+        return Answer([*first, *told], self.notes, self.plain())
 
     def table(self) -> tables.Table:
         """One row for each option, with ``_p05``, ``_p50`` and ``_p95`` beside every value."""
@@ -190,7 +197,7 @@ def causes_of(indices: Iterable[Index], unknown: str, what: str) -> list[Part]:
         return [end_sentence(unknown)]
     large = [each for each in list(indices)[:SHOWN] if each.total > LEAST_CAUSE]
     if not large:
-        return [f"No number that was sampled explains more than {percent(LEAST_CAUSE)} of the variance of {what}."]
+        return [f"No number that was sampled explains more than {percent(LEAST_CAUSE, 1)} of the variance of {what}."]
     rows = [
         (each.name, *map(percent, (each.first, 2 * each.first_error, each.total, 2 * each.total_error)))
         for each in large

@@ -132,6 +132,18 @@ def test_a_block_is_not_judged_over_axes(tmp_path):
         assert "system.hbm.bandwidth has no effect" in archsim(tmp_path, *command.split()).stderr
 
 
+def test_a_key_of_a_machine_is_that_of_every_system_of_an_experiment(tmp_path):
+    (tmp_path / "e.yaml").write_text(dump_yaml(EXPERIMENT | {"systems": ["dojo", "tsmc_sow"]}))
+
+    def price(*given: str) -> dict[str, float]:
+        done = archsim(tmp_path, "hardware", "cost", "e.yaml", *given, "--json")
+        assert done.returncode == 0, done.stderr
+        return {name: sum(found["value"]["usd"].values()) for name, found in json.loads(done.stdout).items()}
+
+    own, finer = price(), price("--set", "made.node=n3")
+    assert set(own) == {"dojo", "tsmc_sow"} and all(finer[name] != own[name] for name in own)
+
+
 GPUS = dict(EXPERIMENT) | {"models": ["olmoe-1b-7b"], "policies": ["base", "ep"], "systems": ["h100_node", "a30_node"]}
 SERVED = {
     "system": "h100_node", "model": "olmoe-1b-7b", "parallel": {"attention": {"dp": 8}, "experts": {"ep": 8}},

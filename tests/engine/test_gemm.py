@@ -465,10 +465,12 @@ def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
     ]
     assert calibration_notes(rows[:1], [("mine", PLAIN._replace(calibration="h100"))]) == []
     numbered = [rows[0] | {"system": "dojo.0123456789", "point": at} for at in (4, 6)]
-    assert "for dojo.0123456789 (point 4)." in calibration_notes(numbered, [("dojo.0123456789", PLAIN)])[0]
+    assert "for dojo (point 4)." in calibration_notes(numbered, [("dojo.0123456789", PLAIN)])[0]
     odd = {"system": "dojo.0123456789", "stand_ins": "copies take others"}
     (note,) = calibration_notes([odd | {"point": 7}, odd | {"point": 9}, odd], [])
-    assert note.startswith("On dojo.0123456789 (point 7), copies take others.")  # named once
+    assert note.startswith("On dojo (point 7), copies take others.")  # named once
+    other = {"system": "dojo.0123456780", "stand_ins": "copies take others", "point": 8}
+    assert calibration_notes([odd | {"point": 7}, other], [])[0].startswith("On dojo (points 7 and 8), copies")
     many = [{"system": f"s{number}", "gemm_extrapolated": 0.0} for number in range(11)]
     assert (
         "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0])

@@ -17,6 +17,7 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli import arguments, compare
 from archsim.cli.main import main
+from archsim.questions import designs_page
 from archsim.questions.death import death_of
 from archsim.questions.designs import DesignFigure, _causes
 from archsim.questions.wafers import distributions
@@ -90,6 +91,13 @@ def test_the_page_says_who_is_faster_and_what_differs(compared):
 )
 def test_better_follows_the_sense(a, b, sense, better):
     assert DesignFigure("time", "x", "ns", "", a, b, sense).better == better
+
+
+def test_two_models_are_named_where_tokens_of_both_are_compared(compared):
+    found, _ = compared
+    assert "two models" not in designs_page.answer(found)
+    rows = tuple(row | {"model": name} for row, name in zip(found.rows, ("toy", "large"), strict=True))
+    assert "serves toy" in (said := designs_page.answer(replace(found, rows=rows))) and "--model" in said
 
 
 def test_names_that_mean_nothing_are_refused(tmp_path):
@@ -227,6 +235,11 @@ def test_a_die_that_dies(tmp_path, capsys):
     assert found.after_ns > found.before_ns and found.balanced_ns > found.before_ns
     assert found.moved_bytes % expert_bytes == 0 and found.moved_ns > 0
     assert found.steps is None or (found.steps - 1) * (found.after_ns - found.balanced_ns) < found.moved_ns
+    low, middle, high = found.after_change
+    assert low <= middle <= high and middle == found.after_ns / found.before_ns - 1 and found.samples == 32
+    assert f"in 90\u00a0% of {found.samples} samples" in found.lines[0]
+    unsure = replace(found, balanced_change=(-0.01, 0.01, 0.03))
+    assert "between 1.0\u00a0% less and 3.0\u00a0% more (" in unsure.lines[0]
     slow = replace(found, before_ns=281_000.0, after_ns=281_370.0, balanced_ns=283_700.0, moved_ns=5e5)
     assert "0.2814 instead of 0.2810 ms" in slow.lines[0] and "leave the other experts" in slow.lines[0]
     fast = replace(slow, balanced_ns=281_170.0)

@@ -79,6 +79,7 @@ def test_the_verdict_follows_from_the_range(found, tpot, goodput, said):
     assert one.verdict.startswith(said)
     for pays in (0.81, 0.95):
         sampled = replace(one, worlds=GainInWorlds("eplb", 16, interval(np.linspace(0, 0.03, 16)), pays))
+        assert replace(sampled, answer="With eplb").as_answer().parts[0] == sampled.verdict  # what was asked, first
         assert ("undecided" in sampled.verdict) == ("undecided" in said or (" not " not in said and pays < 0.9))
 
 

@@ -381,7 +381,8 @@ def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
 def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
     sweep = "  grid: {assumptions: [physical], hbm.capacity: [1 MB, 4 GB], mesh: [2x2, 3x2]}\n"
     with pytest.raises(
-        CapacityError, match=r"2 of 4 points do not fit .* point 0 \(toy on .*1 MB.*where: \[hbm_capacity fits\]"
+        CapacityError,
+        match=r"2 of 4 points do not fit .* point 0 \(.*1 MB.*\): toy .* too little.*where: \[hbm_capacity fits\]",
     ):
         select(one_of_everything(tmp_path, sweep))
     assert len(select(one_of_everything(tmp_path, f"{sweep}  where: hbm_capacity fits\n")).kept) == 2

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.questions.machine_price import price_machine
 from archsim.search import door, machines, options
+from archsim.search.answer import answer as answer_of
 from archsim.search.beside import deployment_on
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import MOVED, moved_limits, pair_sentence, short
@@ -24,12 +26,12 @@ from archsim.search.limits import Limits
 from archsim.search.machines import best_of
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.worlds import off_of
-from archsim.serving.answers.sure import ServedOption
+from archsim.serving.answers.sure import ServedOption, headline_told
 from archsim.show.units import times_text
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
-from archsim.uncertainty.estimate import interval
+from archsim.uncertainty.estimate import Interval, interval
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
 
@@ -147,6 +149,18 @@ def test_another_product_has_draws_of_its_own(files):
 def test_a_key_from_which_nothing_is_gained_names_the_cheapest(files):
     found = compare("die4.yaml", vary={"hbm.bandwidth": ["1 TB/s", "1.001 TB/s"]}, samples=0)
     assert "1 TB/s is the cheapest" in found.sentence
+
+
+def test_a_gain_that_is_not_decided_is_no_effect_of_nothing(files):
+    """HBM of 8 in place of 4.8 TB/s served 1.7 times as much in 84 % of samples, and "has no effect" was the answer."""
+    found = compare("die4.yaml", vary={"hbm.bandwidth": ["1 TB/s", "2 TB/s"]}, samples=16)
+    one, two = found.sides
+    scales = np.r_[1.5, np.where(np.arange(16) < 13, 1.7, 0.9)]
+    open_ = replace(found, sides=(one, replace(two, rates=one.rates * scales)))
+    said = answer_of(open_)
+    assert "1.7" in said and "a tie: ahead in 81" in said and "no effect" not in said and "not decided" in said
+    same = answer_of(replace(found, sides=(one, replace(two, rates=one.rates, usd=one.usd))))
+    assert "has no effect" in same and "cheapest" not in same  # as their price is the same
 
 
 def test_of_two_keys_that_is_worth_more_whose_gain_over_its_budget_is_larger(files):
@@ -326,6 +340,11 @@ def test_a_deployment_without_goodput_has_no_ratio_and_times_that_spread_do_not_
     both = SimpleNamespace(options=options, judged="goodput_per_s")
     said = pair_sentence(both, "a", "b", {"a": 1, "b": 1}, "", {}, {}, False)
     assert all(each in said for each in parts) and "sample by sample" not in said and ",000" not in said, said
+
+
+def test_a_headline_has_the_digits_of_its_range():
+    option = ServedOption("a", {"tpot_mean_ms": 7.583}, {"tpot_mean_ms": Interval(6.3, 7.7, 12.6)}, 0.5, (0, 9), {})
+    assert headline_told(option, "tpot_mean_ms") == "TPOT 7.6 ms (90 %: 6.3 to 12.6)"
 
 
 def test_a_limit_that_some_samples_miss_is_not_called_the_value():

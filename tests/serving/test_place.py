@@ -81,6 +81,8 @@ def test_replicas_gain_on_loads_held_out(loads, policy):
     assert found.rows[-1].max_over_mean == pytest.approx(of_rank.max(axis=2).sum() / of_rank.mean(axis=2).sum())
     assert found.rows[-1].balancedness == pytest.approx(np.mean(1 / imbalance(of_rank)))
     assert found.gain > 1.03
+    said = found.as_answer().parts[0]
+    assert "less load than with the default of" in said and said.endswith("use it.")
     assert found.gain == pytest.approx(found.rows[0].max_over_mean / found.rows[-1].max_over_mean)
 
 

@@ -295,6 +295,8 @@ def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
     asked = asked_of("qwen3-235b-a22b", ["h200"], rate=20)
     assert not asked.notes and asked.offers[0].devices >= 1000 and asked.offers[0].system.name == "h200_cluster"
     assert asked_of("qwen3-235b-a22b", ["h200"], rate=20, usd_per_hour=100).offers[0].devices < 100
+    (note,) = asked_of("qwen3-235b-a22b", ["h200"], rate=20, prices={"h200": 2.0, "b200": 3.0}).notes
+    assert "b200 has no effect" in note
     assert [_most_ranks(asked.offers[0], offers) for offers in (1, 2)] == [32, 16]
     own = asked_of("qwen3-235b-a22b", ["rtx_pro_6000_pair"], rate=1)
     assert own.offers[0].devices >= 1000 and own.objective == "price"

@@ -345,6 +345,8 @@ BY_NAME = {
     "tpot=20ms": ("slo.tpot_ns", 20e6),
     "num_speculative_tokens=0": ("speculation", "none"),
     "ep_num_redundant_experts=16": ("policies.0.placement.slots", 2),
+    "rebalance_interval=100": ("policies.0.rebalancing.every_steps", 100),
+    "eplb-rebalance-num-iterations=100": ("policies.0.placement.slots", 1),
     "experts=tp": ("parallel.experts.tp", 8),
     "parallel=ep": ("parallel.attention.dp", 8),
     "attention=tp": ("parallel.attention.tp", 8),
@@ -423,6 +425,7 @@ def test_requests_come_as_they_are_given_last(tmp_path):
         ("speculative-num-draft-tokens=3", "Give speculative_num_steps"), ("num_draft_tokens=3", "one less"),
         ("experts=dp", "parallel.experts .*tp, ep"), ("attention=ep", "parallel.attention .*tp, dp"),
         ("failures=1", r"faults=\[{at: "), ("pd=true", "disaggregated={prefill: "),
+        ("rebalance_threshold=0.1", "did you mean 'rebalance_interval'"), ("threshold=0.1", "rebalance_interval"),
     ],
 )  # fmt: skip
 def test_a_name_of_no_key_or_of_several_is_refused(text, words):

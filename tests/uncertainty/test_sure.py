@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from copy import deepcopy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,6 +60,17 @@ def test_an_answer_has_an_interval_an_order_and_what_it_hangs_on(found):
     assert all(0 <= each.first <= each.total + 1e-9 for each in place.indices)
     assert place.indices[0].total > 0.2
     assert all(each.narrowed.width < place.ratio.width * 1.01 for each in place.measurements)
+
+
+def test_cases_with_the_same_numbers_share_them_below_the_answer(found):
+    (place,) = found.places
+    cases = [replace(place, of=place.of | {"system": f"toy.{digest}", "llc": size})
+             for digest, size in (("0123456789", "1 MiB"), ("9876543210", "2 MiB"))]  # fmt: skip
+    parts = replace(found, places=tuple(cases)).as_answer().parts
+    assert "Of 2 cases, 2 have a sure winner" in parts[0] and parts[1] == place.sentence
+    names = [each for each in parts if isinstance(each, str) and place.timed in each]
+    assert len(names) == 2 and names[1].startswith("toy, ") and "2 MiB" in names[1]
+    assert len(parts) == len(found.as_answer().parts) + 2
 
 
 def test_its_files_say_the_same(found, folder):

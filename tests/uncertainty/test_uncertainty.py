@@ -110,6 +110,8 @@ def test_an_order_is_sure_or_a_tie():
     assert order(ns)[-1] == "two" and sum(fastest_shares(ns).values()) == pytest.approx(1)
     same = pair("one", "same", {"one": ns["one"], "same": ns["one"] * 1.0005})
     assert not same.sure and same.probability == 0  # faster by less than can be told
+    equal = fastest_shares({"a": ns["one"], "b": ns["one"] * 0.9999, "slow": ns["two"]})
+    assert equal == {"a": 0.5, "b": 0.5, "slow": 0.0}  # no order where there is a tie
 
 
 def test_knowing_what_decides_is_worth_something_and_the_rest_nothing():

@@ -10,7 +10,7 @@ from archsim.questions.exploration.candidates import Candidate, Exploration
 from archsim.questions.exploration.levels import MODEL, MOST_LEVELS, as_quantities, effects, levels_of_axis
 from archsim.show import plots
 from archsim.show.figures import policy_colours
-from archsim.show.units import amount, objective_unit, scales_of, unit_of_objective
+from archsim.show.units import amount, objective_unit, percent, scales_of, unit_of_objective
 from archsim.show.units import unit_of as unit_shown
 from archsim.specs import explore
 
@@ -42,7 +42,7 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> plots.Point
     for point in [*off[::every], *front]:
         row: dict[str, Any] = {"x": point.values[across] / x_worth, "y": point.values[up] / y_worth}
         row |= {"kind": "on the front" if point.front else "dominated", "point": point.index, "engine": point.engine}
-        row |= {"limit": f"{point.limit[0]} ({point.limit[1]:.0%})"}
+        row |= {"limit": f"{point.limit[0]} ({percent(point.limit[1])})"}
         row["design"] = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
         row["values"] = ", ".join(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
         if bands:
@@ -91,7 +91,7 @@ def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, mod
     return plots.Ranges(
         question=f"How does each axis change {objective}?{f' ({model})' if model else ''}", rows=rows, x=x, y="level",
         low="low", high="high", best="best", panel="axis",
-        tips=(("axis", "axis"), ("level", "level"), ("tip", objective), ("designs", "designs")),
+        tips=(("axis", "axis"), ("level", "value"), ("tip", objective), ("designs", "designs")),
     ) if rows else None  # fmt: skip
 
 
@@ -131,15 +131,19 @@ def over_key(found: Exploration, objective: str) -> plots.Points | None:
 
 def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
     """The axes by their effect on an objective: from the lowest to the highest geometric mean of a level, over that of
-    all points. Effects within twice their error have the colour of ``not beyond its error``.
+    all points. Effects within twice their error have the colour of ``within its error``.
     """
     rows = []
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)
-        error = f"standard error of their ratio {each.error:.1%}" if known else "one design per value: error not known"
+        error = (
+            f"standard error of their ratio {percent(each.error, 1)}"
+            if known
+            else "one design per value: error unknown"
+        )
         higher = explore.sense_of(objective) == "max"
         for begin, end, better in ((each.below, 1.0, not higher), (1.0, each.above, higher)):
-            kind = ("better" if better else "worse") if each.shown else "not beyond its error"
+            kind = ("better" if better else "worse") if each.shown else "within its error"
             label = f"{each.least} to {each.most}" if end > 1 or each.above == 1 else ""  # once, at the right end
             rows.append({
                 "axis": axis_label(each.axis), "begin": begin, "value": end, "kind": kind, "error": error,
@@ -149,6 +153,6 @@ def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
     return plots.Bars(
         question=f"Which axis matters most for {objective}?", rows=rows, y="axis", begin="begin", reference=1.0,
         x=plots.PlotAxis("value", f"mean {objective} of a value, over the mean of all designs, ×", log=True),
-        colours=plots.Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
+        colours=plots.Colours("kind", {"better": "--p4", "worse": "--p7", "within its error": "--p0"}),
         tips=(("axis", "axis"), ("least", "lowest"), ("most", "highest"), ("error", "error")),
     ) if rows else None  # fmt: skip

@@ -186,9 +186,9 @@ def policy_values(outcome: Outcome) -> tuple[str, ...]:
     m = outcome.measures
     return (
         number(m.ttft.mean, ",.1f"), number(m.tpot.mean, ",.2f"), number(m.itl.percentiles[-1], ",.1f"),
-        f"{m.goodput_per_s:.3f}",
-        f"{outcome.deployment.prefill.pool.kv_blocks:,}", f"{m.balancedness:.3f}", str(m.migrations),
-        f"{m.moved_bytes / 1e9:,.1f}", f"{m.stalled_ns / units.NS_PER_S:.3f}",
+        significant(m.goodput_per_s),
+        f"{outcome.deployment.prefill.pool.kv_blocks:,}", significant(m.balancedness), str(m.migrations),
+        f"{m.moved_bytes / 1e9:,.1f}", significant(m.stalled_ns / units.NS_PER_S),
     )  # fmt: skip
 
 

@@ -22,10 +22,12 @@ from archsim.model.spec import ModelSpec
 from archsim.serving.answers.placement_choices import policy_named
 from archsim.serving.answers.placement_costs import JudgedPlacement, PlacementCost, cost_of, judge, law_of
 from archsim.serving.answers.recorded_loads import RecordedLoads
+from archsim.show.units import TIME_UNITS, less_or_more, significant, with_unit
 from archsim.traffic import placements
 from archsim.traffic.placements import PhysicalMap, check_slots, sglang_default, write_placement
 
 MANIFEST = "placement.json"
+USED = 1.01  # gain from which a placement is advised: below, loads of other hours differ by as much
 NO_STEPS = "No time can be stated, as the loads are sums over an unknown number of steps. Give --tokens"
 ODD, MOST_LISTED = 2.0, 8  # times the pairs of the median layer, from which a layer is odd; layers that a note lists
 DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
@@ -65,14 +67,14 @@ class Placed(tables.Shown):
         files = zip(placements.ENGINES, self.files, strict=False)
         return Answer(
             (
-                f"The largest load with the default placement of SGLang and vLLM is {self.gain:.3f} times that with "
-                f"{self.policy}.",
+                f"With {self.policy}, the most loaded rank has {less_or_more(1 / self.gain - 1)} load than with the "
+                f"default of SGLang and vLLM, on {judged}: {'use it' if self.gain > USED else 'keep theirs'}.",
                 Grid(
                     ("placement",),
                     [
                         (
-                            row.name, f"{row.max_over_mean:.3f}", f"{row.balancedness:.3f}",
-                            "–" if row.experts_ns is None else f"{row.experts_ns / 1e6:.3f} ms",
+                            row.name, significant(row.max_over_mean), significant(row.balancedness),
+                            "–" if row.experts_ns is None else with_unit(row.experts_ns, TIME_UNITS),
                         )
                         for row in self.rows
                     ],

@@ -11,7 +11,7 @@ from archsim.serving.answers import page
 from archsim.serving.measures import PERCENTILES, number
 from archsim.serving.outcome import Outcome
 from archsim.serving.serving import rooms_told
-from archsim.show.units import interval
+from archsim.show.units import TIME_UNITS, interval, percent, significant, with_unit
 
 SHOWN = 10  # points that a sentence lists
 MOST_POINTS = 30  # rows of a file with axes
@@ -74,14 +74,16 @@ def _measures(outcome: Outcome) -> Iterator[Part]:
     title = f"{outcome.serving.model.name}, {outcome.deployment.summary}"
     yield Grid(("ms",), page.time_rows(outcome), ("mean", *(f"p{each}" for each in PERCENTILES)), title=title)
     values = {
-        "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, {measures.requests_per_s:.3f} per second"
+        "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, "
+        f"{significant(measures.requests_per_s)} per second"
         + (f"; {measures.rejected:,} more are rejected" if measures.rejected else ""),
-        "goodput": f"{measures.goodput_per_s:.3f} requests/s; {measures.within_slo:.1%} of them are within the limits",
+        "goodput": f"{significant(measures.goodput_per_s)} requests/s; "
+        f"{percent(measures.within_slo, 1)} of them are within the limits",
         "output": f"{measures.output_tokens_per_s:,.0f} tokens/s",
         "output per device": f"{measures.output_tokens_per_s_device:,.0f} tokens/s",
         "output per user": f"{number(measures.tokens_per_s_user, '.1f')} tokens/s",
-        "KV cache": f"{measures.kv_mean:.1%} in use on average, {measures.kv_peak:.1%} at most",
-        "prefix cache": f"{measures.prefix_hits:.1%} of the prompt tokens",
+        "KV cache": f"{percent(measures.kv_mean, 1)} in use on average, {percent(measures.kv_peak, 1)} at most",
+        "prefix cache": f"{percent(measures.prefix_hits, 1)} of the prompt tokens",
         "preemptions": f"{measures.preemptions:,}",
     }
     if measures.device_w == measures.device_w:  # else it is not estimated
@@ -89,14 +91,14 @@ def _measures(outcome: Outcome) -> Iterator[Part]:
         joules = interval(measures.output_token_j, measures.output_token_j_low, measures.output_token_j_high)
         values |= {
             "power": "{} W per device ({} to {}), without host and cooling".format(*watts),
-            "energy": "{} J an output token ({} to {}), its prompt included".format(*joules),
+            "energy": "{} J per output token ({} to {}), its prompt included".format(*joules),
         }
     if outcome.serving.has_traffic:
         values |= {
             "policy": outcome.serving.policy.name,
-            "balance of dies": f"{measures.balancedness:.3f} (mean over largest load)",
+            "balance of dies": f"{significant(measures.balancedness)} (mean over largest load)",
             "migrations": f"{measures.migrations:,}, which move {measures.moved_bytes / 1e9:,.1f} GB",
-            "wait for them": f"{measures.stalled_ns / 1e9:.3f} s",
+            "wait for them": with_unit(measures.stalled_ns, TIME_UNITS),
         }
     yield Grid(("", ""), list(values.items()), has_heads=False)
     yield from rooms_told(outcome.serving)

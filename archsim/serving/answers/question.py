@@ -150,15 +150,18 @@ def asked_of(
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}, MOST_DEVICES if is_open else None) for each in on)
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
              if ":" not in text and not bought and not is_open]  # fmt: skip
+    gpus = {each.gpu for each in offers}
+    taken += [f"{caller_name('prices')} {gpu} has no effect: it is not among the GPUs that may be used"
+              for gpu in prices or {} if gpu not in gpus]  # fmt: skip
     if rate and objective not in (None, PRICE):
         raise SpecError(
             f"{caller_name('objective')} {objective}: {caller_name('rate')} finds the cheapest GPUs that answer it. "
             f"Leave out {caller_name('objective')} or {caller_name('rate')}"
         )
     if objective is None:
-        objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
+        objective = PRICE if rate or len(gpus) > 1 else THROUGHPUT
     for offer in offers:
-        if objective == PRICE and offer.rent is None and (not rate or len({each.gpu for each in offers}) > 1):
+        if objective == PRICE and offer.rent is None and (not rate or len(gpus) > 1):
             raise SpecError(f"the price of {offer.gpu} is not known: give {_price(offer.gpu)}")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
     whose = library.load_model(model) if isinstance(model, str | Path) else _model_of(model)
@@ -305,6 +308,8 @@ def _system_named(name: str, devices: int) -> str:
     if name in known or Path(name).is_file():
         return name
     gpus = gpus_named()
+    if name in config_files.named_files("models"):
+        raise SpecError(f"{caller_name('on')} {name}: a model, not a GPU. Write `archsim recommend {name} --on GPU:N`")
     raise SpecError(
         f"{caller_name('on')} {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by "
         "name or file)"

@@ -40,8 +40,8 @@ class ConfigurationResult(NamedTuple):
         name = type(self).__name__
         if self.measures is None:
             return f"{name}({self.choice.name}: refused: {self.refused})"
-        rate = "" if self.highest_rate is None else f", {self.highest_rate:.3f} requests/s within the limits at most"
-        return f"{name}({self.choice.name}: goodput {self.measures.goodput_per_s:.3f}{rate})"
+        most = "" if self.highest_rate is None else f", {significant(self.highest_rate)} requests/s within the limits"
+        return f"{name}({self.choice.name}: goodput {significant(self.measures.goodput_per_s)}{most})"
 
 
 class Searched(Shown, list[ConfigurationResult]):
@@ -181,9 +181,9 @@ def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> It
     rate = found[0].highest_rate
     if rate is not None:
         yield (
-            f"The highest rate at which {WITHIN:.0%} of the requests keep the limits is {rate:.2f} requests/s."
+            f"At most {significant(rate, 2)} requests/s keep the limits for {percent(WITHIN)} of the requests."
             if rate
-            else f"At no rate do {WITHIN:.0%} of the requests keep the limits."
+            else f"At no rate do {percent(WITHIN)} of the requests keep the limits."
         )
     yield from _front_sentences(found)
     near = sum(each.goodput_per_s >= NEAR * best.goodput_per_s for each in served)

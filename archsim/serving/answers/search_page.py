@@ -81,7 +81,7 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
         numbers = runs.flat(each.measures)
         rate = each.highest_rate
         shown = ["–" if numbers[name] is None else significant(numbers[name]) for name, _ in page.SHOWN]
-        rows.append([each.name, "–" if rate is None else f"{rate:.2f}", *shown, str(len(each.choices))])
+        rows.append([each.name, "–" if rate is None else significant(rate), *shown, str(len(each.choices))])
     context = {
         "model": serving.model.name, "system": serving.system.name, "points": len(found), "answer": said,
         "policies": ", ".join(policy.name for policy in serving.policies), "files": files,

@@ -525,7 +525,7 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
     tied = listing([first.name, *(each.slower for each in ties)])
     return (
         f"{tied} are a tie: {first.name} is better than {closest.slower} in {percent(closest.probability)} of "
-        f"{samples} samples and worse in {percent(closest.reverse)}. Fewer than {percent(SURE)} decide nothing. "
+        f"{samples} samples and worse in {percent(closest.reverse)}, where {percent(SURE)} would decide. "
         f"{first.name} has {headlines}"
     )
 
@@ -534,8 +534,8 @@ def headline_told(option: ServedOption, column: str) -> str:
     """``TPOT 12.3 ms (90 %: 11.4 to 13.9)``."""
     unit, name = HEADLINES[column]
     found, value = option.intervals[column], option.values[column]
-    ends = f"90 %: {significant(found.p05)} to {significant(found.p95)}"
-    return f"{name} {'–' if value is None else significant(value)} {unit} ({ends})".replace("  ", " ")
+    middle, low, high = interval_text(found.p50 if value is None else value, found.p05, found.p95)
+    return f"{name} {'–' if value is None else middle} {unit} (90 %: {low} to {high})".replace("  ", " ")
 
 
 def _row(option: ServedOption) -> dict[str, Any]:
