@@ -219,13 +219,10 @@ def test_other_ways_to_write_the_same_file(tmp_path):
     text = "\n".join([HEAD, *ROWS, ""])
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()) + "\n"
     files = {
-        "a.CSV": text.encode("utf-8-sig"),
-        "b.csv": text.replace("\n", "\r\n").encode(),
-        "c.csv": text.replace("\n", "\r").encode(),
-        "d.csv": quoted.encode(),
-        "e.csv.gz": gzip.compress(text.encode(), mtime=0),
-        "f.csv": text.replace("\n", "\n\n").encode(),
-    }
+        "a.CSV": text.encode("utf-8-sig"), "b.csv": text.replace("\n", "\r\n").encode(),
+        "c.csv": text.replace("\n", "\r").encode(), "d.csv": quoted.encode(),
+        "e.csv.gz": gzip.compress(text.encode(), mtime=0), "f.csv": text.replace("\n", "\n\n").encode(),
+    }  # fmt: skip
     plain = read_measurements(written(tmp_path, HEAD, *ROWS)).table("gemm")
     for name, data in files.items():
         folder = tmp_path / name
@@ -654,7 +651,9 @@ def copies(sizes, factor=1.0, gpu="NVIDIA H100", bytes_per_us=2e5):
 POWERS = [2**power for power in range(10, 28)]
 
 
-@pytest.mark.parametrize("gpu", ["a100", "h100", "h200", "b200", "h20", "mi300x"])
+@pytest.mark.parametrize(
+    "gpu", sampled(["a100", "h100", "h200", "b200", "h20", "mi300x"], {"a100", "b200", "mi300x"}.__contains__)
+)
 def test_a_whole_file_in_another_unit_is_refused(tmp_path, gpu):
     assert read_measurements(set_in(tmp_path / "good", gemm=on(gpu))).problems == []
     for name, factor in {"ns": 1e3, "ms": 1e-3}.items():

@@ -29,16 +29,16 @@ pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 
 
 SMALL = [  # at every commit: one of each kind
-    *[("allocator", 24, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
-    ("allocator", 24, {"dies": 6, "lanes": 4, "speeds": True}),
-    ("allocator", 24, {"dies": 1, "lanes": 4}),
-    ("pdu", 200, {}),
-    ("pdu", 200, {"experts": 64, "port_bits": 64, "shadow": False}),
-    ("select", 500, {"experts": 60, "larger_wins": True, "keep": 12}),
-    ("sorter", 120, {"experts": 16, "comparators": 4}),
-    ("atu", 250, {"entries": 8, "ways": 8, "experts": 40}),
+    *[("allocator", 8, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
+    ("allocator", 8, {"dies": 6, "lanes": 4, "speeds": True}),
+    ("allocator", 8, {"dies": 1, "lanes": 4}),
+    ("pdu", 100, {}),
+    ("pdu", 100, {"experts": 64, "port_bits": 64, "shadow": False}),
+    ("select", 200, {"experts": 60, "larger_wins": True, "keep": 12}),
+    ("sorter", 60, {"experts": 16, "comparators": 4}),
+    ("atu", 120, {"entries": 8, "ways": 8, "experts": 40}),
     ("atu", 50, {"experts": 2}),
-    ("heatmap", 120, {"experts": 20, "port_bits": 64}),
+    ("heatmap", 60, {"experts": 20, "port_bits": 64}),
 ]  # fmt: skip
 FURTHER = [
     *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in
@@ -147,16 +147,16 @@ def test_recorded_steps_of_a_run():
 
 
 def replay_of(name):
-    system, model, spec = small_system(3, 2), small_model(), policy(name)
+    system, model, spec = small_system(3, 2), MODEL, policy(name)
     assumptions = load_assumptions("physical", heatmap_update="free")
-    demand = demand_of(model, system, spec, batch=60, decode_steps=2)
+    demand = demand_of(model, system, spec, batch=30, decode_steps=9)
     return replay(system, model, spec, assumptions, demand, engine=InterpretedEngine)
 
 
 def test_command_tells_what_was_compared(capsys):
     assert main(["rtl", "lockstep", "pdu", "--events", "300", "--seed", "3"]) == 0
     assert "0 differences; covered 1,544 of 1,544 bits, 6 of 6 branches, 7 of 7 bounds" in capsys.readouterr().out
-    asked = ["allocator", "--blocks", "40", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
+    asked = ["allocator", "--blocks", "15", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
     assert main(["rtl", "lockstep", *asked]) == 0
     out = capsys.readouterr().out
     assert out.count("0 differences") == 2 and "lanes=2" in out

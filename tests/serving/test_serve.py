@@ -255,9 +255,10 @@ def test_a_search_refuses_pools_apart():
 @pytest.fixture
 def few_requests(monkeypatch):
     """A highest rate is held to few requests: `test_the_highest_rate_is_within_the_limits` has as many as users get."""
-    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 200)
-    monkeypatch.setattr("archsim.serving.answers.highest_rate.ENOUGH", 200)
-    monkeypatch.setattr("archsim.serving.answers.highest_rate.SUSTAINED", 400)
+    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 60)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.ENOUGH", 60)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.SUSTAINED", 120)
+    monkeypatch.setattr("archsim.serving.answers.sure.FEWEST_REQUESTS", 30)
 
 
 @pytest.mark.nightly
@@ -281,6 +282,7 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     file.write_text(json.dumps(FILE | {"model": "qwen3-30b-a3b", "requests": requests, "search": sizes}))
     serving = load_serving(file)
     said = []
+    monkeypatch.setattr("archsim.serving.answers.search.RATED", 3)
     found = search(serving, said.append)
     sizes = [text for text in said if text.endswith(" sizes of engines are served")]
     assert sizes[0] == f"1 of the {len(sizes)} sizes of engines are served"
