@@ -66,7 +66,7 @@ def test_no_step_is_shorter_than_its_bound(name, base, changes):
     assert_bounds_hold(run(name, system, small_model(), load_assumptions(base, **changes)))
 
 
-@settings(max_examples=examples(8, 4), derandomize=True)
+@settings(max_examples=examples(8, 3), derandomize=True)
 @given(
     name=st.sampled_from(POLICIES),
     chosen=st.sampled_from(ASSUMPTIONS),
