@@ -327,8 +327,9 @@ def run_both(name, changes, hardware):
     given = {"decision_cost": "charged", "heatmap_update": "free"} | changes
     assumptions = load_assumptions("physical", **given)
     spec = POLICIES[name]
-    routing = list(traffic(MODEL, 1, 3, 12).steps(draw_requests(12, 12, 0), 3))
-    demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
+    steps = 3 if hardware == LATE else examples(3, 2)
+    routing = list(traffic(MODEL, 1, steps, 12).steps(draw_requests(12, 12, 0), steps))
+    demand = demand_of(MODEL, system, spec, decode_steps=steps, batch=12)
     run = replay(system, MODEL, spec, assumptions, demand, iter(routing), keep_transitions=True)
     run.engine.execution.kernel = both = Both(run, system, assumptions, routing)
     outcome = run.run()

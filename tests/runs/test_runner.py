@@ -647,7 +647,7 @@ def test_results_are_those_of_simulations_of_their_own(made, monkeypatch):
     groups: dict[str, list] = {}
     for run in prepared.runs:
         groups.setdefault(run.simulation, []).append(run)
-    twins = [runs for runs in groups.values() if len(runs) > 1 and runs[0].batch == prepared.runs[0].batch]
+    twins = [runs[:3] for runs in groups.values() if len(runs) > 1 and runs[0].batch == prepared.runs[0].batch]
     assert len(twins) >= 3
     own = [[Simulator(prepared.traces).record(run) for run in runs] for runs in twins]
     ran = []
