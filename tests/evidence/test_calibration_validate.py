@@ -157,14 +157,14 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
         row.replace("NVIDIA H100", gpu) for row in gemm(shapes=[(768, 2048), (2048, 768), (1536, 2048)], dtype=dtype)
     ]
     folder = written(tmp_path / "mine", gemm=rows)
-    for name in ("a", "b"):
-        file, page = tmp_path / name / "own.yaml", tmp_path / name / "page"
+    files, page = [tmp_path / name / "own.yaml" for name in "ab"], tmp_path / "page"
+    for file in files:
         assert main(["calibrate", str(folder), "--out", str(file)]) == 0
-        assert main(["validate", "--quick", "--with", str(file), str(folder), "--out", str(page)]) == 0
-        engine = pd.read_parquet(page / CASES)
-        engine = engine[engine["source"] == "event engine, one expert on one die"]
-        assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
-    assert (tmp_path / "a" / "own.yaml").read_bytes() == (tmp_path / "b" / "own.yaml").read_bytes()
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert main(["validate", "--quick", "--with", str(file), str(folder), "--out", str(page)]) == 0
+    engine = pd.read_parquet(page / CASES)
+    engine = engine[engine["source"] == "event engine, one expert on one die"]
+    assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
 
 
 @pytest.mark.parametrize(
@@ -230,9 +230,9 @@ def test_outputs_below_the_measurements_are_no_measurements(tmp_path, capsys):
     """What was written is passed over."""
     folder = written(tmp_path / "mine", gemm=gemm())
     path, out = folder / "fit" / "h100.yaml", folder / "page"
-    for quick in (["--quick"], []):
+    for _ in range(2):
         assert main(["calibrate", str(folder), "--out", str(path)]) == 0
-        assert main(["validate", *quick, "--with", str(path), str(folder), "--out", str(out)]) == 0
+        assert main(["validate", "--quick", "--with", str(path), str(folder), "--out", str(out)]) == 0
         assert capsys.readouterr().err == ""
         assert all(file.stat().st_size > 10 for file in out.glob("[!.]*"))
     found = read_measurements(folder)
@@ -388,7 +388,7 @@ def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
 
 def test_kinds_leave_gpus_out_and_refuse_one_alone():
     """A kind of kernel leaves whole GPUs out; collectives of all kinds are pooled, too; quantiles are no points."""
-    of = [each._replace(section="dispatch", how="fit") for each in tables(0.1, 0.1, count=8)]
+    of = [each._replace(section="dispatch", how="fit") for each in tables(0.1, 0.1, count=8, points=10)]
     with pytest.raises(ValueError, match="one GPU"):
         coverage_of(of)
     assert coverage_of([each._replace(table=f"gpu{at % 2} x") for at, each in enumerate(of)]).tables == 8
@@ -401,7 +401,7 @@ def test_kinds_leave_gpus_out_and_refuse_one_alone():
 
 def test_a_page_keeps_what_is_around_its_table():
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    found = with_table(page, [coverage_of(tables(0.1, 0.1))])
+    found = with_table(page, [coverage_of(tables(0.1, 0.1, count=8, points=10))])
     assert found.startswith("before") and found.endswith("after\n")
     assert "| moe | scaled |" in found and "old" not in found
 
