@@ -134,8 +134,8 @@ OTHERS = (
 )  # fmt: skip
 
 
-def test_a_change_of_any_room_changes_its_digests_and_of_others_none(copy):
-    """A comment at the end of one file after the other."""
+def test_every_deciding_room_changes_its_digest(copy):
+    """And files of others none: a comment is put at the end of one after the other."""
     digests = [digest_of(copy, rooms) for rooms in (DECIDING, COMPILED)]
     for room in [*OTHERS, *sorted({*DECIDING, *COMPILED})]:
         file = sorted(copy.glob(room if room.endswith(".py") else f"{room}/**/*.py"))[-1]
