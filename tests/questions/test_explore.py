@@ -446,16 +446,13 @@ def test_search_is_deterministic():
 # ---- Objectives that are expressions of others: their sense, unit and values, and what is refused.
 
 
-@pytest.mark.parametrize(
-    ("text", "sense", "unit"),
-    [
-        ("throughput", "max", "tokens/s"),
-        ("throughput / area", "max", "tokens/s/mm²"),
-        ("throughput / (cost + 20000)", "max", "tokens/s/USD"),
-        ("energy / throughput", "min", "J/token/tokens/s"),
-        ("2 * time * power", "min", "ns·W"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sense", "unit"), [
+    ("throughput", "max", "tokens/s"),
+    ("throughput / area", "max", "tokens/s/mm²"),
+    ("throughput / (cost + 20000)", "max", "tokens/s/USD"),
+    ("energy / throughput", "min", "J/token/tokens/s"),
+    ("2 * time * power", "min", "ns·W"),
+])  # fmt: skip
 def test_an_expression_has_a_sense_and_a_unit(text, sense, unit):
     assert (sense_of(text), unit_of_objective(text)) == (sense, unit)
 

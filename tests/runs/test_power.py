@@ -186,22 +186,11 @@ def test_grouped_kernels_of_an_expert_parallel_group_follow_the_clock(folder):
     assert (found[0.5].shared_ns >= found[1.0].shared_ns).all()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        (
-            "power",
-            "{limit: 10 W}",
-            ("power.limit: 10 W cannot be held", "nothing to do", "its 6 dies draw", "give more"),
-        ),
-        ("power", "{die_limit: 2 W}", ("power.die_limit: 2 W cannot", "a die draws", "give more than")),
-        (
-            "cooling",
-            "{coolant: 30 C, resistance: 50 K/W per die}",
-            ("cooling.limit: 105 C", "give a", "colder coolant"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("power", "{limit: 10 W}", ("power.limit: 10 W cannot be held", "nothing to do", "its 6 dies draw", "give more")),
+    ("power", "{die_limit: 2 W}", ("power.die_limit: 2 W cannot", "a die draws", "give more than")),
+    ("cooling", "{coolant: 30 C, resistance: 50 K/W per die}", ("cooling.limit: 105 C", "give a", "colder coolant")),
+])  # fmt: skip
 def test_limits_below_idle_are_refused_at_their_place_with_what_would_work(folder, capsys, key, value, said):
     file = folder / "idle.yaml"
     file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", f"  mesh: {{x: 3, y: 2}}\n  {key}: {value}"), encoding="utf-8")

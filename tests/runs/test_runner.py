@@ -785,16 +785,13 @@ def test_what_the_machine_cannot_hold_is_refused_with_what_fits():
         refuse_unheld(point, lambda: needed - 1_000_000)
 
 
-@pytest.mark.parametrize(
-    ("assumptions", "side", "measured_gb"),
-    [
-        ("physical", 24, 0.72),
-        ("physical", 32, 1.81),
-        ("physical", 40, 4.12),
-        ("published", 24, 0.46),
-        ("published", 32, 1.04),
-    ],
-)
+@pytest.mark.parametrize(("assumptions", "side", "measured_gb"), [
+    ("physical", 24, 0.72),
+    ("physical", 32, 1.81),
+    ("physical", 40, 4.12),
+    ("published", 24, 0.46),
+    ("published", 32, 1.04),
+])  # fmt: skip
 def test_links_of_fully_connected_dies_take_memory(assumptions, side, measured_gb):
     """Measured: ``benchmarks/big_fabrics.py --topology fully_connected``."""
     point = plan(side=side, topology="fully_connected", assumptions=[assumptions]).point(0)

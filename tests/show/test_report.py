@@ -521,15 +521,12 @@ def test_there_is_no_section_without_ep_or_without_a_balancer():
     assert balancers_section([EP, row("my-own", 50.0, 1.1, migrated_bytes=8)]) is not None
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"migration_exposed_ns": 100.0}, "waits for moves"),
-        ({"decision_exposed_ns": 100.0, "prefetch_exposed_ns": 50.0}, "waits for decisions"),
-        ({"load_max_over_mean": 2.1}, "does not balance"),
-        ({}, "load does not bound the step"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"migration_exposed_ns": 100.0}, "waits for moves"),
+    ({"decision_exposed_ns": 100.0, "prefetch_exposed_ns": 50.0}, "waits for decisions"),
+    ({"load_max_over_mean": 2.1}, "does not balance"),
+    ({}, "load does not bound the step"),
+])  # fmt: skip
 def test_a_balancer_that_does_not_pay_has_a_reason(changes, why):
     slow = row("eplb", 90.0, 1.5) | changes
     assert reason(slow, EP) == why
@@ -593,14 +590,9 @@ VARIANTS = {
 }
 # System → overhead in percent of its runs; what it exposes a step follows, for a step of 400 us.
 OVERHEAD = {
-    "dojo": 0.5,
-    "dojo-host": 20.0,
-    "dojo-timed": 20.0,
-    "dojo-a72": 4.0,
-    "dojo-slow": 0.9,
-    "dojo-narrow": 1.5,
+    "dojo": 0.5, "dojo-host": 20.0, "dojo-timed": 20.0, "dojo-a72": 4.0, "dojo-slow": 0.9, "dojo-narrow": 1.5,
     "dojo-narrow-slow": 3.0,
-}
+}  # fmt: skip
 STEP_NS, DECODE_STEPS, LAYERS = 400e3, 2, 58
 
 
