@@ -47,15 +47,28 @@ def layers(ep=(1, 2, 4, 8), tokens=(8, 64, 512), hidden=2048):
     ]
 
 
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory):
+    """The calibration of tables; each is fitted once."""
+    known = {}
+
+    def of(tables: dict):
+        if (key := json.dumps(tables)) not in known:
+            folder = tmp_path_factory.mktemp("fit")
+            known[key] = folder / "fit" / "h100.yaml"
+            assert main(["calibrate", str(written(folder / "fitted", **tables)), "--out", str(known[key])]) == 0
+        return known[key]
+
+    return of
+
+
 @pytest.fixture
-def judge(tmp_path, capsys):
+def judge(tmp_path, capsys, fit):
     """Fit some tables, validate by others: (what was printed, notes, cases, page). ``code``: 3 if some are unread."""
 
     def judged(fitted: dict, tables: dict, *more, code=0):
-        path = tmp_path / "fit" / "h100.yaml"
-        assert main(["calibrate", str(written(tmp_path / "fitted", **fitted)), "--out", str(path)]) == 0
+        path, out = fit(fitted), tmp_path / "page"
         capsys.readouterr()
-        out = tmp_path / "page"
         judged_by = ["--with", str(path), str(written(tmp_path / "judged", **tables)), "--out", str(out)]
         assert main(["validate", *more, *judged_by]) == code
         said = capsys.readouterr()
@@ -348,12 +361,17 @@ def tables(common, own, tails=0.0, count=60, points=40, seed=0):
     return [TableResiduals("moe", "scaled", f"table {at}", row) for at, row in enumerate(of)]
 
 
+@lru_cache
+def covered(*widths):
+    return coverage_of(tables(*widths))
+
+
 @pytest.mark.parametrize(
     ("common", "own", "tails"),
     sampled([(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)], lambda case: case[2] > 0),
 )
 def test_learned_intervals_cover_other_tables(common, own, tails):
-    found = coverage_of(tables(common, own, tails))
+    found = covered(common, own, tails)
     assert found.within == pytest.approx(LEVELS, abs=0.08)
     low, high = bounds(*levels_of(tables(common, own, tails, seed=1)), 0.9)
     assert low < 0.1 < high and np.exp(high - low) == pytest.approx(found.width, rel=0.3)
@@ -401,7 +419,7 @@ def test_kinds_leave_gpus_out_and_refuse_one_alone():
 
 def test_a_page_keeps_what_is_around_its_table():
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    found = with_table(page, [coverage_of(tables(0.1, 0.1, count=8, points=10))])
+    found = with_table(page, [covered(0.1, 0.1, 0.15)])
     assert found.startswith("before") and found.endswith("after\n")
     assert "| moe | scaled |" in found and "old" not in found
 
