@@ -48,13 +48,10 @@ def test_the_files_of_the_page_run_and_both_functions_are_charged(here):
     assert ep["bound_blocks"] > 0 and halves["decode_ns"] != ep["decode_ns"]
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("hbm: {stacks: 4}", r"hbm.stacks: unknown key; give the capacity and bandwidth of all stacks"),
-        ("topology: {name: torus, broken: [[3, 4]]}", r"topology.broken: unknown key; list the links that are left"),
-    ],
-)
+@pytest.mark.parametrize(("key", "said"), [
+    ("hbm: {stacks: 4}", r"hbm.stacks: unknown key; give the capacity and bandwidth of all stacks"),
+    ("topology: {name: torus, broken: [[3, 4]]}", r"topology.broken: unknown key; list the links that are left"),
+])  # fmt: skip
 def test_an_unknown_key_names_the_nearest_way(key, said):
     with pytest.raises(SpecError, match=said):
         ar.load("dojo", [f"systems=[{{like: dojo, name: x, {key}}}]"])

@@ -145,26 +145,18 @@ PLAIN = (
 SYSTEM_KEY = "  mesh: {x: 3, y: 2}\n"
 # What is added → (text of the experiment, the same with one more key, result column that must change).
 ADDITIONS = {
-    "placement": (
-        "policies: [ep]",
-        "policies: [{name: ep, placement: 'mine:crowded', allocation: home}]",
-        "die_utilisation",
-    ),
+    "placement": ("policies: [ep]", "policies: [{name: ep, placement: 'mine:crowded', allocation: home}]",
+                  "die_utilisation"),
     "allocation": ("policies: [ep]", "policies: [{name: ep, allocation: 'mine:backwards'}]", "remote_hbm_read_bytes"),
-    "prediction": (
-        "policies: [ep]",
-        "policies: [{name: ep, allocation: first_seen, prediction: {name: 'mine:again', most: 4}}]",
-        "local_hbm_write_bytes",
-    ),
+    "prediction": ("policies: [ep]",
+                   "policies: [{name: ep, allocation: first_seen, prediction: {name: 'mine:again', most: 4}}]",
+                   "local_hbm_write_bytes"),
     "fabric": (SYSTEM_KEY, SYSTEM_KEY + "  topology: 'mine:star'\n", "decode_ns"),
     "block": (SYSTEM_KEY, SYSTEM_KEY + "  blocks: ['mine:decompressor']\n", "decode_ns"),
-    "trace format": (
-        "trace: {synthetic: {prompt_tokens: 3}}",
-        "trace: numbers.txt, reader: 'mine:columns_of_numbers'",
-        "trace",
-    ),
+    "trace format": ("trace: {synthetic: {prompt_tokens: 3}}", "trace: numbers.txt, reader: 'mine:columns_of_numbers'",
+                     "trace"),
     "column": ("assumptions: physical", "assumptions: physical\ncolumns: ['mine:longest_step_ns']", "longest_step_ns"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture

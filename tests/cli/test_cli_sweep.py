@@ -187,19 +187,13 @@ def test_out_that_cannot_be_written(tmp_path, capsys):
     assert "cannot be written to" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (["workload.trace={synthetic: {prompt_tokens: 0}}", "assumptions=[physical]"], "workload.context"),
-        (["workload.trace={synthetic: {like: deepseek-v3}}"], "traffic of 256 experts, top-2; model toy has 16, top-2"),
-        (
-            ["systems.0.compute={calibration: h100, dtype: nvfp4, peak: 1 PFLOP/s}", "assumptions=[physical]"]
-            + ["workload.context=8"],
-            "has no fused MoE table of dtype 'nvfp4'",
-        ),
-        (["systems.1.hbm.capacity=2MB", FINITE[1], "workload.context=0"], "toy does not fit on square"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "said"), [
+    (["workload.trace={synthetic: {prompt_tokens: 0}}", "assumptions=[physical]"], "workload.context"),
+    (["workload.trace={synthetic: {like: deepseek-v3}}"], "traffic of 256 experts, top-2; model toy has 16, top-2"),
+    (["systems.0.compute={calibration: h100, dtype: nvfp4, peak: 1 PFLOP/s}",
+     "assumptions=[physical]"] + ["workload.context=8"], "has no fused MoE table of dtype 'nvfp4'"),
+    (["systems.1.hbm.capacity=2MB", FINITE[1], "workload.context=0"], "toy does not fit on square"),
+])  # fmt: skip
 def test_check_refuses_what_a_sweep_would(tmp_path, capsys, changes, said):
     file = tiny_file(tmp_path)
     sizes = ["attention={heads: 8, kv_heads: 8, head_dim: 64}", "vocabulary=100", "dense_ffn=512"]

@@ -129,33 +129,30 @@ def test_version(capsys):
 # ---- Completion of commands, options and names, as the scripts of the shells ask for it.
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("swe", ["sweep"]),
-        ("sweep explo", ["explore_dojo", "explore_spares"]),
-        ("sweep dojo --sched", ["--scheduler"]),
-        ("trace im", ["import"]),
-        ("list sys", ["systems"]),
-        ("new mo", ["model"]),
-        ("run dojo --policy allo-", ["allo-paper", "allo-lp"]),
-        ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
-        ("place x.npz --system isca26_d", ["isca26_dojo"]),
-        ("validate --with h2", ["h20", "h200"]),
-        ("nothing he", []),
-        ("sweep --sea", ["--search"]),
-        ("sweep --search explo", ["explore_dojo", "explore_spares"]),
-        ("sweep dojo --search --fi", []),
-        ("compare --pa", ["--papers"]),
-        ("compare --papers wafer li", ["libra", "lina"]),
-        ("compare a.yaml gb2", ["gb200_nvl72"]),
-        ("recommend deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
-        ("recommend qwen3-32b --on h20", ["h200", "h20", "h200_cluster", "h200_node", "h20_cluster"]),
-        ("recommend qwen3-32b --on h200 --engine v", ["vllm"]),
-        ("recommend --on h200 qwen3-32b --best ", ["throughput", "price", "energy"]),
-        ("compare --without pre", ["prediction"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "found"), [
+    ("swe", ["sweep"]),
+    ("sweep explo", ["explore_dojo", "explore_spares"]),
+    ("sweep dojo --sched", ["--scheduler"]),
+    ("trace im", ["import"]),
+    ("list sys", ["systems"]),
+    ("new mo", ["model"]),
+    ("run dojo --policy allo-", ["allo-paper", "allo-lp"]),
+    ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
+    ("place x.npz --system isca26_d", ["isca26_dojo"]),
+    ("validate --with h2", ["h20", "h200"]),
+    ("nothing he", []),
+    ("sweep --sea", ["--search"]),
+    ("sweep --search explo", ["explore_dojo", "explore_spares"]),
+    ("sweep dojo --search --fi", []),
+    ("compare --pa", ["--papers"]),
+    ("compare --papers wafer li", ["libra", "lina"]),
+    ("compare a.yaml gb2", ["gb200_nvl72"]),
+    ("recommend deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
+    ("recommend qwen3-32b --on h20", ["h200", "h20", "h200_cluster", "h200_node", "h20_cluster"]),
+    ("recommend qwen3-32b --on h200 --engine v", ["vllm"]),
+    ("recommend --on h200 qwen3-32b --best ", ["throughput", "price", "energy"]),
+    ("compare --without pre", ["prediction"]),
+])  # fmt: skip
 def test_a_word_is_completed(line, found):
     words = line.split(" ")
     assert completions(words, len(words)) == found
@@ -273,14 +270,11 @@ def test_a_report_without_its_lock_is_a_report(mine):
 FULL = "/dev/full"
 
 
-@pytest.mark.parametrize(
-    "number, file, said",
-    [
-        (errno.ENOSPC, None, "mine.yaml: No space left on device. What was finished before is kept. Make room"),
-        (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
-        (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize("number, file, said", [
+    (errno.ENOSPC, None, "mine.yaml: No space left on device. What was finished before is kept. Make room"),
+    (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
+    (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
+])  # fmt: skip
 def test_what_the_machine_refuses_is_said_in_a_sentence(monkeypatch, capsys, tmp_path, number, file, said):
     def fail(args):
         raise OSError(number, os.strerror(number), file)
@@ -441,20 +435,12 @@ def test_options_are_parameters_with_the_same_defaults(name):
                 assert about.help.partition(" (default: ")[2].partition("--")[0].strip(". ") in said, option
 
 
-@pytest.mark.parametrize(
-    ("words", "call", "option", "parameter"),
-    [
-        (["--best", "cheap"], {"objective": "cheap"}, "--best", "objective"),
-        (["--engine", "vlm"], {"engines": ["vlm"]}, "--engine", "engines"),
-        (["--tpot", "soon"], {"tpot": "soon"}, "--tpot", "tpot"),
-        (
-            ["--usd", "0.01", "--price", "h200=5"],
-            {"usd_per_hour": 0.01, "prices": {"h200": 5}},
-            "--usd",
-            "usd_per_hour",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("words", "call", "option", "parameter"), [
+    (["--best", "cheap"], {"objective": "cheap"}, "--best", "objective"),
+    (["--engine", "vlm"], {"engines": ["vlm"]}, "--engine", "engines"),
+    (["--tpot", "soon"], {"tpot": "soon"}, "--tpot", "tpot"),
+    (["--usd", "0.01", "--price", "h200=5"], {"usd_per_hour": 0.01, "prices": {"h200": 5}}, "--usd", "usd_per_hour"),
+])  # fmt: skip
 def test_a_message_names_an_option_as_its_caller_knows_it(words, call, option, parameter, capsys):
     assert main(["recommend", "olmoe-1b-7b", "--on", "h200:1" if "--usd" not in words else "h200", *words]) == 2
     assert option in capsys.readouterr().err

@@ -68,14 +68,11 @@ def test_runs_kept_from_before_do_not_make_the_estimate_short_and_one_run_is_not
     assert estimated == "  running [905/1,000] 90 %, 50 s so far, about 16 min left"
 
 
-@pytest.mark.parametrize(
-    ("phases", "named"),
-    [
-        (["screening 10,000 points; then 40 on and near the front are run whole"], "screening 10,000 points"),
-        (["2 of 2: points on and near the front"], "2 of 2: points on and near the front"),
-        (["loading the simulator, compiling what is new"], "running"),
-    ],
-)
+@pytest.mark.parametrize(("phases", "named"), [
+    (["screening 10,000 points; then 40 on and near the front are run whole"], "screening 10,000 points"),
+    (["2 of 2: points on and near the front"], "2 of 2: points on and near the front"),
+    (["loading the simulator, compiling what is new"], "running"),
+])  # fmt: skip
 def test_a_line_names_its_phase(phases, named):
     assert said(10_000, 0.125, phases=phases)[-1] == f"{named} [10,000/10,000] 100 %, 21 min so far"
 

@@ -85,7 +85,7 @@ def test_every_executor_makes_the_same_plan_and_bits(seed, rule):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", sampled(["base", "ep", "allo", "allo-paper"], lambda name: "allo" in name))
+@pytest.mark.parametrize("name", sampled(["base", "ep", "allo", "allo-paper"], lambda name: name == "allo"))
 @pytest.mark.parametrize("contention", ["shared", "reserved"])
 def test_a_charged_run_takes_the_exposed_time_longer(name, executor, contention):
     system = system_deciding(executor, time_ns=20_000.0) if executor == "host" else system_deciding(executor)

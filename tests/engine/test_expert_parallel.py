@@ -93,13 +93,10 @@ def test_a_padded_all_to_all_takes_the_time_of_its_largest_part():
     assert padded[0] == pytest.approx(measured[0], rel=0.03) and (padded >= plain).all() and padded[0] > 1.02 * plain[0]
 
 
-@pytest.mark.parametrize(
-    ("dispatch", "sums"),
-    [
-        ("all_gather", "reduce_scatter"),
-        ("all_gather_all_reduce", "all_reduce"),
-    ],
-)
+@pytest.mark.parametrize(("dispatch", "sums"), [
+    ("all_gather", "reduce_scatter"),
+    ("all_gather_all_reduce", "all_reduce"),
+])  # fmt: skip
 def test_all_gather_takes_the_measured_time_whatever_the_routing(dispatch, sums):
     run = engine_of(cluster(), PLAIN, dispatch=dispatch)
     n_bytes = 8 * 512 * np.array([7168 + 4 * 56, 2 * 7168])
@@ -385,12 +382,10 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DATA = shared_path() / "data" / "calibration"
 NORMAL = "aic_deepep_normal_internode.csv"
 COLUMNS = {
-    "per_rank": (
-        NORMAL,
-        [["dispatch_transmit_us", "dispatch_notify_us"], ["combine_transmit_us", "combine_notify_us"]],
-    ),
+    "per_rank": (NORMAL, [["dispatch_transmit_us", "dispatch_notify_us"],
+                 ["combine_transmit_us", "combine_notify_us"]]),
     "per_token_expert": ("aic_deepep_low_latency_internode.csv", [["dispatch_us"], ["combine_us"]]),
-}
+}  # fmt: skip
 DEEPSEEK = load_model("deepseek-v3")
 
 

@@ -48,15 +48,12 @@ def hops(src, dst):
     return abs(src % X - dst % X) + abs(src // X - dst // X)
 
 
-@pytest.mark.parametrize(
-    ("arbitration", "policy", "duration_bar", "makespan_bar", "stated"),
-    [
-        ("fair", "fq_perflow", 0.02, 0.01, (0.05, 0.07)),
-        ("round_robin", "rr_shared16", 0.05, 0.02, (0.14, 0.20)),
-        ("head_of_line", "rr_shared16", 0.05, 0.02, (0.14, 0.20)),
-        ("fair", "rr_shared16", math.inf, 0.05, (0.54, 0.69)),
-    ],
-)
+@pytest.mark.parametrize(("arbitration", "policy", "duration_bar", "makespan_bar", "stated"), [
+    ("fair", "fq_perflow", 0.02, 0.01, (0.05, 0.07)),
+    ("round_robin", "rr_shared16", 0.05, 0.02, (0.14, 0.20)),
+    ("head_of_line", "rr_shared16", 0.05, 0.02, (0.14, 0.20)),
+    ("fair", "rr_shared16", math.inf, 0.05, (0.54, 0.69)),
+])  # fmt: skip
 def test_errors_against_flit_level_simulation(shared, arbitration, policy, duration_bar, makespan_bar, stated):
     """``stated``: P95 and P99 of the transfers of a set, as in docs/assumptions.md."""
     sets = json.loads((shared / "reference/contention/flows.json").read_text())
@@ -395,27 +392,24 @@ def test_reserved_paths_exclude_each_other_in_order_of_start():
 GOOD = {"fabric": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "hop_ns": 20}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"arbitration": "fifo"}, "arbitration 'fifo'.*'fair', 'round_robin'"),
-        ({"contention": "none"}, "contention 'none'.*'shared', 'reserved'"),
-        ({"link_bytes_per_s": 0}, "link_bytes_per_s 0"),
-        ({"link_bytes_per_s": math.nan}, "link_bytes_per_s nan"),
-        ({"die_port_bytes_per_s": -1.0}, "die_port_bytes_per_s -1.0"),
-        ({"hop_ns": -1}, "hop_ns -1"),
-        ({"hop_ns": math.inf}, "hop_ns inf"),
-        ({"fabric": (0, 3)}, "mesh 0 x 3"),
-        ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12.* 0 to 11"),
-        ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
-        ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),
-        ({"flows": [(0, 1, -10, 0)]}, "flow 0: size_bytes -10:"),
-        ({"flows": [(0, 1, math.nan, 0)]}, "flow 0: size_bytes nan"),
-        ({"flows": [(0, 1, 10, math.inf)]}, "flow 0: start_ns inf"),
-        ({"flows": [(0, 1, 10, -3)]}, "flow 0: start_ns -3:"),
-        ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1.* 3 "),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"arbitration": "fifo"}, "arbitration 'fifo'.*'fair', 'round_robin'"),
+    ({"contention": "none"}, "contention 'none'.*'shared', 'reserved'"),
+    ({"link_bytes_per_s": 0}, "link_bytes_per_s 0"),
+    ({"link_bytes_per_s": math.nan}, "link_bytes_per_s nan"),
+    ({"die_port_bytes_per_s": -1.0}, "die_port_bytes_per_s -1.0"),
+    ({"hop_ns": -1}, "hop_ns -1"),
+    ({"hop_ns": math.inf}, "hop_ns inf"),
+    ({"fabric": (0, 3)}, "mesh 0 x 3"),
+    ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12.* 0 to 11"),
+    ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
+    ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),
+    ({"flows": [(0, 1, -10, 0)]}, "flow 0: size_bytes -10:"),
+    ({"flows": [(0, 1, math.nan, 0)]}, "flow 0: size_bytes nan"),
+    ({"flows": [(0, 1, 10, math.inf)]}, "flow 0: start_ns inf"),
+    ({"flows": [(0, 1, 10, -3)]}, "flow 0: start_ns -3:"),
+    ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1.* 3 "),
+])  # fmt: skip
 def test_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         simulate_flows(**(GOOD | wrong))

@@ -234,15 +234,8 @@ def check_drained(kernel, work, reserved):
 
 SETS = (
     {"contention": "reserved"},
-    {
-        "contention": "reserved",
-        "ties": "heapq",
-        "llc": "slices",
-        "activations": "ignored",
-        "weights": "routed",
-        "numbering": "column_major",
-        "order": "as_created",
-    },
+    {"contention": "reserved", "ties": "heapq", "llc": "slices", "activations": "ignored", "weights": "routed",
+     "numbering": "column_major", "order": "as_created"},
     {"contention": "reserved", "llc": "slices"},
     {},
     {"source": "queued"},
@@ -252,7 +245,7 @@ SETS = (
     {"reads": "together", "source": "queued"},
     {"rate_updates": "per_round_trip"},
     {"rate_updates": "per_round_trip", "arbitration": "round_robin", "reads": "together"},
-)
+)  # fmt: skip
 FREE_VECTORS = {"transfer_software": "free", "dispatch": "per_token_expert", "combine": "weights_dtype"}
 # a kernel for every expert, and steps that end when their copies are written
 ONE_BY_ONE = {"gemm": "calibrated", "copy_writes": "barrier", "reads": "together"}
@@ -272,16 +265,9 @@ FIRMWARE = {"decision": {"executor": "firmware"}}
 HOST = {"decision": {"executor": "host", "host": HostSpec(time_ns=3000.0)}}
 SWITCH = {"topology": {"name": "switch"}}
 UNEQUAL = {
-    "topology": {
-        "name": "edges",
-        "edges": (
-            EdgeSpec(dies=(0, 1), bandwidth_bytes_per_s=0.2e12),
-            EdgeSpec(dies=(1, 2), hop_latency_ns=900.0),
-            EdgeSpec(dies=(2, 3)),
-            EdgeSpec(dies=(0, 3)),
-        ),
-    }
-}
+    "topology": {"name": "edges", "edges": (EdgeSpec(dies=(0, 1), bandwidth_bytes_per_s=0.2e12),
+                 EdgeSpec(dies=(1, 2), hop_latency_ns=900.0), EdgeSpec(dies=(2, 3)), EdgeSpec(dies=(0, 3)))},
+}  # fmt: skip
 EVERY_PAIR = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)]
 # At each commit the policy that has all parts under every set of assumptions, and all under the first of each kind.
 PAIRS = [
@@ -327,8 +313,9 @@ def run_both(name, changes, hardware):
     given = {"decision_cost": "charged", "heatmap_update": "free"} | changes
     assumptions = load_assumptions("physical", **given)
     spec = POLICIES[name]
-    routing = list(traffic(MODEL, 1, 3, 12).steps(draw_requests(12, 12, 0), 3))
-    demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
+    steps = 3 if hardware == LATE else examples(3, 2)
+    routing = list(traffic(MODEL, 1, steps, 12).steps(draw_requests(12, 12, 0), steps))
+    demand = demand_of(MODEL, system, spec, decode_steps=steps, batch=12)
     run = replay(system, MODEL, spec, assumptions, demand, iter(routing), keep_transitions=True)
     run.engine.execution.kernel = both = Both(run, system, assumptions, routing)
     outcome = run.run()

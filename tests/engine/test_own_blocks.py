@@ -204,13 +204,10 @@ def test_an_object_may_take_the_place_of_a_shipped_block():
     assert (kept_none.memory.copies.room["used_bytes"] == 0).all()
 
 
-@pytest.mark.parametrize(
-    "block, message",
-    [
-        ("NoEvent", "NoEvent.*DATA.*finish"),
-        ("WrongEvent", "WrongEvent.*DATA.*Event.HIT.*Event.SERVED, Event.KEEP"),
-    ],
-)
+@pytest.mark.parametrize("block, message", [
+    ("NoEvent", "NoEvent.*DATA.*finish"),
+    ("WrongEvent", "WrongEvent.*DATA.*Event.HIT.*Event.SERVED, Event.KEEP"),
+])  # fmt: skip
 @pytest.mark.parametrize("contention", ["reserved", "shared"])
 def test_an_object_without_a_right_event_is_refused_by_name(block, message, contention):
     with pytest.raises(ArchsimError, match=f"blocks: test_own_blocks:{message}"):

@@ -23,11 +23,9 @@ STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 INPUTS = {
     "deepseek_synthetic": ("deepseek-v3", "reference/published/deepseek_synthetic.npz"),
     "qwen3_synthetic": ("qwen3-235b-a22b", "reference/published/qwen3_synthetic.npz"),
-    "llama4_mmlu_algebra_anatomy": (
-        "llama-4-maverick",
-        "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
-    ),
-}
+    "llama4_mmlu_algebra_anatomy": ("llama-4-maverick",
+                                    "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"),
+}  # fmt: skip
 SYSTEMS = {("5", "5"): "isca26_dojo", ("3", "8"): "isca26_tsmc_sow"}
 COUNTED = ("hop_messages", "local_hbm_read_bytes", "remote_hbm_read_bytes", "local_hbm_write_bytes", "events")
 

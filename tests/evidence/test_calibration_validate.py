@@ -47,15 +47,28 @@ def layers(ep=(1, 2, 4, 8), tokens=(8, 64, 512), hidden=2048):
     ]
 
 
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory):
+    """The calibration of tables; each is fitted once."""
+    known = {}
+
+    def of(tables: dict):
+        if (key := json.dumps(tables)) not in known:
+            folder = tmp_path_factory.mktemp("fit")
+            known[key] = folder / "fit" / "h100.yaml"
+            assert main(["calibrate", str(written(folder / "fitted", **tables)), "--out", str(known[key])]) == 0
+        return known[key]
+
+    return of
+
+
 @pytest.fixture
-def judge(tmp_path, capsys):
+def judge(tmp_path, capsys, fit):
     """Fit some tables, validate by others: (what was printed, notes, cases, page). ``code``: 3 if some are unread."""
 
     def judged(fitted: dict, tables: dict, *more, code=0):
-        path = tmp_path / "fit" / "h100.yaml"
-        assert main(["calibrate", str(written(tmp_path / "fitted", **fitted)), "--out", str(path)]) == 0
+        path, out = fit(fitted), tmp_path / "page"
         capsys.readouterr()
-        out = tmp_path / "page"
         judged_by = ["--with", str(path), str(written(tmp_path / "judged", **tables)), "--out", str(out)]
         assert main(["validate", *more, *judged_by]) == code
         said = capsys.readouterr()
@@ -157,14 +170,14 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
         row.replace("NVIDIA H100", gpu) for row in gemm(shapes=[(768, 2048), (2048, 768), (1536, 2048)], dtype=dtype)
     ]
     folder = written(tmp_path / "mine", gemm=rows)
-    for name in ("a", "b"):
-        file, page = tmp_path / name / "own.yaml", tmp_path / name / "page"
+    files, page = [tmp_path / name / "own.yaml" for name in "ab"], tmp_path / "page"
+    for file in files:
         assert main(["calibrate", str(folder), "--out", str(file)]) == 0
-        assert main(["validate", "--quick", "--with", str(file), str(folder), "--out", str(page)]) == 0
-        engine = pd.read_parquet(page / CASES)
-        engine = engine[engine["source"] == "event engine, one expert on one die"]
-        assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
-    assert (tmp_path / "a" / "own.yaml").read_bytes() == (tmp_path / "b" / "own.yaml").read_bytes()
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert main(["validate", "--quick", "--with", str(file), str(folder), "--out", str(page)]) == 0
+    engine = pd.read_parquet(page / CASES)
+    engine = engine[engine["source"] == "event engine, one expert on one die"]
+    assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
 
 
 @pytest.mark.parametrize(
@@ -230,9 +243,9 @@ def test_outputs_below_the_measurements_are_no_measurements(tmp_path, capsys):
     """What was written is passed over."""
     folder = written(tmp_path / "mine", gemm=gemm())
     path, out = folder / "fit" / "h100.yaml", folder / "page"
-    for quick in (["--quick"], []):
+    for _ in range(2):
         assert main(["calibrate", str(folder), "--out", str(path)]) == 0
-        assert main(["validate", *quick, "--with", str(path), str(folder), "--out", str(out)]) == 0
+        assert main(["validate", "--quick", "--with", str(path), str(folder), "--out", str(out)]) == 0
         assert capsys.readouterr().err == ""
         assert all(file.stat().st_size > 10 for file in out.glob("[!.]*"))
     found = read_measurements(folder)
@@ -348,12 +361,17 @@ def tables(common, own, tails=0.0, count=60, points=40, seed=0):
     return [TableResiduals("moe", "scaled", f"table {at}", row) for at, row in enumerate(of)]
 
 
+@lru_cache
+def covered(*widths):
+    return coverage_of(tables(*widths))
+
+
 @pytest.mark.parametrize(
     ("common", "own", "tails"),
     sampled([(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)], lambda case: case[2] > 0),
 )
 def test_learned_intervals_cover_other_tables(common, own, tails):
-    found = coverage_of(tables(common, own, tails))
+    found = covered(common, own, tails)
     assert found.within == pytest.approx(LEVELS, abs=0.08)
     low, high = bounds(*levels_of(tables(common, own, tails, seed=1)), 0.9)
     assert low < 0.1 < high and np.exp(high - low) == pytest.approx(found.width, rel=0.3)
@@ -388,7 +406,7 @@ def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
 
 def test_kinds_leave_gpus_out_and_refuse_one_alone():
     """A kind of kernel leaves whole GPUs out; collectives of all kinds are pooled, too; quantiles are no points."""
-    of = [each._replace(section="dispatch", how="fit") for each in tables(0.1, 0.1, count=8)]
+    of = [each._replace(section="dispatch", how="fit") for each in tables(0.1, 0.1, count=8, points=10)]
     with pytest.raises(ValueError, match="one GPU"):
         coverage_of(of)
     assert coverage_of([each._replace(table=f"gpu{at % 2} x") for at, each in enumerate(of)]).tables == 8
@@ -401,7 +419,7 @@ def test_kinds_leave_gpus_out_and_refuse_one_alone():
 
 def test_a_page_keeps_what_is_around_its_table():
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    found = with_table(page, [coverage_of(tables(0.1, 0.1))])
+    found = with_table(page, [covered(0.1, 0.1, 0.15)])
     assert found.startswith("before") and found.endswith("after\n")
     assert "| moe | scaled |" in found and "old" not in found
 

@@ -62,28 +62,21 @@ def row(**more) -> ClaimRow:
     return ClaimRow.model_validate({"id": "h001", "published": 2.5} | more)
 
 
-@pytest.mark.parametrize(
-    ("at", "more", "value"),
-    [
-        ({"policy": "fast", "batch": 8}, {}, 2.0),
-        ({"policy": "fast", "batch": 16}, {}, 3.0),
-        ({"policy": "fast"}, {}, 2.5),
-        ({"policy": "fast"}, {"take": "most"}, 3.0),
-        ({"policy": "fast"}, {"take": "least"}, 2.0),
-        ({"policy": ["fast", "ep"]}, {}, 1.75),
-        ({"policy": "fast"}, {"quantity": "100 * time - -1", "against": {}}, 251.0),
-        ({"policy": "fast", "batch": 16}, {"against": {"policy": "fast", "batch": 8}}, 2 / 3),
-        ({"policy": "fast"}, {"take": "total"}, 13 / 5),
-        (
-            {"policy": ["fast", "ep"]},
-            {"against": {"policy": {"fast": "ep", "ep": "fast"}}},
-            (2.0 + 3.0 + 0.5 + 1 / 3) / 4,
-        ),
-        ({"policy": "full"}, {}, NO_ROOM),
-        ({"policy": "slow"}, {}, None),
-        ({"policy": "fast"}, {"quantity": "time / gone"}, None),
-    ],
-)
+@pytest.mark.parametrize(("at", "more", "value"), [
+    ({"policy": "fast", "batch": 8}, {}, 2.0),
+    ({"policy": "fast", "batch": 16}, {}, 3.0),
+    ({"policy": "fast"}, {}, 2.5),
+    ({"policy": "fast"}, {"take": "most"}, 3.0),
+    ({"policy": "fast"}, {"take": "least"}, 2.0),
+    ({"policy": ["fast", "ep"]}, {}, 1.75),
+    ({"policy": "fast"}, {"quantity": "100 * time - -1", "against": {}}, 251.0),
+    ({"policy": "fast", "batch": 16}, {"against": {"policy": "fast", "batch": 8}}, 2 / 3),
+    ({"policy": "fast"}, {"take": "total"}, 13 / 5),
+    ({"policy": ["fast", "ep"]}, {"against": {"policy": {"fast": "ep", "ep": "fast"}}}, (2.0 + 3.0 + 0.5 + 1 / 3) / 4),
+    ({"policy": "full"}, {}, NO_ROOM),
+    ({"policy": "slow"}, {}, None),
+    ({"policy": "fast"}, {"quantity": "time / gone"}, None),
+])  # fmt: skip
 def test_a_quantity_is_taken_over_the_rows_that_are_meant(at, more, value):
     found = value_of(group(**more), row(at=at), ROWS, ())
     assert found == (pytest.approx(value) if isinstance(value, float) else value)
@@ -164,16 +157,13 @@ def test_fitted_numbers_and_numbers_that_follow_do_not_count_and_a_fit_that_miss
     assert found.kind == "follows" and "h002" in claims_page.verdict(found)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        (4.0, 3.0, 5.0),
-        (3.0, 4.0, 5.0),
-        (3.0, 3.0, 5.0),
-        (4.0, NO_ROOM, 5.0),
-        (4.0, 3.0, 3.5),
-    ],
-)
+@pytest.mark.parametrize("values", [
+    (4.0, 3.0, 5.0),
+    (3.0, 4.0, 5.0),
+    (3.0, 3.0, 5.0),
+    (4.0, NO_ROOM, 5.0),
+    (4.0, 3.0, 3.5),
+])  # fmt: skip
 def test_the_order_of_two_systems_is_a_row_of_its_own(values):
     """Published: slow 4, fast 3, slower 5; a reader expects fast to be below slow, and slower too."""
     signs = [{"of": {"policy": "fast"}, "over": {"policy": "slow"}, "guess": "below"}]
@@ -332,14 +322,11 @@ def sampled(name: str, runs: set[str], folder: Path):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "runs", "least"),
-    [
-        ("wafer", {"hardware", "traffic"}, 5),
-        ("waterfill_lplb", {"graphs", "vector"}, 2),
-        ("capacity", {"olmoe_loads"}, 0),
-    ],
-)
+@pytest.mark.parametrize(("name", "runs", "least"), [
+    ("wafer", {"hardware", "traffic"}, 5),
+    ("waterfill_lplb", {"graphs", "vector"}, 2),
+    ("capacity", {"olmoe_loads"}, 0),
+])  # fmt: skip
 def test_a_sample_of_every_commit_is_as_it_was_recorded(name, runs, least, tmp_path):
     """Of these rows so many have skill; and what this code recorded, it computes."""
     found = sampled(name, runs, tmp_path)
@@ -353,15 +340,8 @@ def test_a_sample_of_every_commit_is_as_it_was_recorded(name, runs, least, tmp_p
 # wafer was 26. Presets are since fitted at once to all that is published of a model: h341, h342, h382 and h383 are
 # fits, and h340 (how bright pairs are) is missed.
 LEAST_SKILLED = {
-    "capacity": 4,
-    "craft": 1,
-    "harmoeny": 0,
-    "libra": 76,
-    "lina": 0,
-    "remap_dup": 0,
-    "wafer": 21,
-    "waterfill_lplb": 13,
-}
+    "capacity": 4, "craft": 1, "harmoeny": 0, "libra": 76, "lina": 0, "remap_dup": 0, "wafer": 21, "waterfill_lplb": 13,
+}  # fmt: skip
 
 
 @pytest.mark.nightly

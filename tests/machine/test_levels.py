@@ -380,14 +380,11 @@ def test_the_best_of_several_laws_is_taken():
     assert path.pcie_bandwidth_bytes_per_s == pytest.approx(50e9)
 
 
-@pytest.mark.parametrize(
-    "pcie, launches, lacks",
-    [
-        ([transfer("d2h")], [("stream", 1.0)], {"pcie_latency", "pcie_bandwidth"}),
-        ([transfer("d2h", first=2**29, last=2**29), transfer("h2d")], [("stream", 1.0)], {"pcie_latency"}),
-        ([transfer("d2h"), transfer("h2d")], [("graph_node", 1.0)], {"launch", "sync"}),
-    ],
-)
+@pytest.mark.parametrize("pcie, launches, lacks", [
+    ([transfer("d2h")], [("stream", 1.0)], {"pcie_latency", "pcie_bandwidth"}),
+    ([transfer("d2h", first=2**29, last=2**29), transfer("h2d")], [("stream", 1.0)], {"pcie_latency"}),
+    ([transfer("d2h"), transfer("h2d")], [("graph_node", 1.0)], {"launch", "sync"}),
+])  # fmt: skip
 def test_what_a_calibration_does_not_have_is_not_made_up(pcie, launches, lacks):
     path = path_of(calibration(pcie, launches))
     assert set(path.missing) == lacks

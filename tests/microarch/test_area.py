@@ -158,16 +158,13 @@ def test_power_follows_the_clock_but_for_leakage():
         assert costs(fast)[part.name].power_mw == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "name, storage, share",
-    [
-        ("periphery_edge", Storage.SRAM, lambda bits: 103 / math.sqrt(bits) / (1.43 + 103 / math.sqrt(bits))),
-        ("periphery", Storage.SRAM, lambda bits: 1.43 / (1.43 + 103 / math.sqrt(bits))),
-        ("bitcell", Storage.SRAM, lambda bits: 1.0),
-        ("flop", Storage.REGISTERS, lambda bits: 1.0),
-        ("flop_port", Storage.REGISTERS, lambda bits: 1.51 / 2.51),
-    ],
-)
+@pytest.mark.parametrize("name, storage, share", [
+    ("periphery_edge", Storage.SRAM, lambda bits: 103 / math.sqrt(bits) / (1.43 + 103 / math.sqrt(bits))),
+    ("periphery", Storage.SRAM, lambda bits: 1.43 / (1.43 + 103 / math.sqrt(bits))),
+    ("bitcell", Storage.SRAM, lambda bits: 1.0),
+    ("flop", Storage.REGISTERS, lambda bits: 1.0),
+    ("flop_port", Storage.REGISTERS, lambda bits: 1.51 / 2.51),
+])  # fmt: skip
 def test_doubling_a_coefficient_doubles_its_share_of_the_area(name, storage, share):
     twice = replace(N5, **{name: replace(getattr(N5, name), value=2 * getattr(N5, name).value)})
     tables = tables_of(TableDesign())
@@ -285,21 +282,18 @@ def cost_of(system):
     return total(part.cost for part in decision_parts(system.decision, design_of(system)))
 
 
-@pytest.mark.parametrize(
-    "less, more",
-    [
-        ({"fsm": {"lanes": 8}}, {"fsm": {"lanes": 16}}),
-        ({"fsm": {"comparators": 32}}, {"fsm": {"comparators": 64}}),
-        ({"fsm": {"sorter": "bitonic"}}, {"fsm": {"sorter": "merge"}}),
-        ({"fsm": {"heatmap_port_bits": 64}}, {"fsm": {"heatmap_port_bits": 512}}),
-        ({"atu_ways": 4}, {"atu_ways": 8}),
-        ({"atu_entries": 512}, {"atu_entries": 1024}),
-        ({"atu_entries": 64}, {"atu_entries": 512}),
-        ({"executor": "host"}, {"executor": "fsm"}),
-        ({"executor": "fsm"}, {"executor": "firmware"}),
-        ({"executor": "firmware", "firmware": {"core": "a72"}}, {"executor": "firmware", "firmware": {"core": "a76"}}),
-    ],
-)
+@pytest.mark.parametrize("less, more", [
+    ({"fsm": {"lanes": 8}}, {"fsm": {"lanes": 16}}),
+    ({"fsm": {"comparators": 32}}, {"fsm": {"comparators": 64}}),
+    ({"fsm": {"sorter": "bitonic"}}, {"fsm": {"sorter": "merge"}}),
+    ({"fsm": {"heatmap_port_bits": 64}}, {"fsm": {"heatmap_port_bits": 512}}),
+    ({"atu_ways": 4}, {"atu_ways": 8}),
+    ({"atu_entries": 512}, {"atu_entries": 1024}),
+    ({"atu_entries": 64}, {"atu_entries": 512}),
+    ({"executor": "host"}, {"executor": "fsm"}),
+    ({"executor": "fsm"}, {"executor": "firmware"}),
+    ({"executor": "firmware", "firmware": {"core": "a72"}}, {"executor": "firmware", "firmware": {"core": "a76"}}),
+])  # fmt: skip
 def test_more_of_what_decides_takes_more_area_and_power(less, more):
     small, large = cost_of(deciding(**less)), cost_of(deciding(**more))
     assert small.area_mm2 < large.area_mm2 and small.power_mw < large.power_mw
@@ -404,16 +398,13 @@ def test_design_follows_the_system_and_the_options():
     assert (design.experts, design.ports, design.clock_hz) == (1024, 2, 1e9)
 
 
-@pytest.mark.parametrize(
-    "text, problem",
-    [
-        ("experts", "expected KEY=VALUE"),
-        ("expert=3", "did you mean 'experts'"),
-        ("dies=3", "derived from the system"),
-        ("ports=many", "invalid literal"),
-        ("ports=0", "must be above 0"),
-    ],
-)
+@pytest.mark.parametrize("text, problem", [
+    ("experts", "expected KEY=VALUE"),
+    ("expert=3", "did you mean 'experts'"),
+    ("dies=3", "derived from the system"),
+    ("ports=many", "invalid literal"),
+    ("ports=0", "must be above 0"),
+])  # fmt: skip
 def test_a_bad_design_is_refused(text, problem):
     with pytest.raises(SpecError, match=problem):
         parse_design([text])

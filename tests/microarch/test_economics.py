@@ -259,13 +259,10 @@ def test_columns_follow_from_what_moved():
     assert row["silicon_mm2"] == pytest.approx(25 * row["die_mm2"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"hbm_pj_per_bits": 5.0}, "unknown coefficient 'hbm_pj_per_bits'; did you mean 'hbm_pj_per_bit'?"),
-        ({"wafer_usd": -1.0}, "wafer_usd must be above 0, got -1.0"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"hbm_pj_per_bits": 5.0}, "unknown coefficient 'hbm_pj_per_bits'; did you mean 'hbm_pj_per_bit'?"),
+    ({"wafer_usd": -1.0}, "wafer_usd must be above 0, got -1.0"),
+])  # fmt: skip
 def test_bad_coefficients_are_refused(changes, says):
     with pytest.raises(SpecError) as problem:
         Coefficients().change(changes)

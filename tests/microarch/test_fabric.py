@@ -411,16 +411,13 @@ def test_every_named_topology_but_listed_edges_has_a_formula():
     assert 0 < least.links <= graph.links and 0 < least.route_links <= len(graph.route_links)
 
 
-@pytest.mark.parametrize(
-    "levels",
-    [
-        (Level("switch", (8, 1)), Level("switch", (4, 1), "gpu")),
-        (Level("mesh", (3, 2)), Level("switch", (4, 1), "group")),
-        (Level("mesh", (3, 2)), Level("mesh", (2, 3), "edge")),
-        (Level("mesh", (3, 2)), Level("torus", (2, 3), "edge")),
-        (Level("fully_connected", (4, 1)), Level("ring", (3, 1), "group"), Level("switch", (2, 1), "gpu")),
-    ],
-)
+@pytest.mark.parametrize("levels", [
+    (Level("switch", (8, 1)), Level("switch", (4, 1), "gpu")),
+    (Level("mesh", (3, 2)), Level("switch", (4, 1), "group")),
+    (Level("mesh", (3, 2)), Level("mesh", (2, 3), "edge")),
+    (Level("mesh", (3, 2)), Level("torus", (2, 3), "edge")),
+    (Level("fully_connected", (4, 1)), Level("ring", (3, 1), "group"), Level("switch", (2, 1), "gpu")),
+])  # fmt: skip
 def test_so_do_those_of_levels(levels):
     graph = build_levels(levels)
     assert counted(extent_of_levels(levels)) == Extent(graph.links, len(graph.route_links))

@@ -85,14 +85,11 @@ def test_nothing_moves_between_equal_placements():
     assert len(moves_between(placement, placement, 7, MESH.hops)) == 0
 
 
-@pytest.mark.parametrize(
-    ("home", "holds", "problem"),
-    [
-        (np.zeros((1, 2), np.int32), np.ones((1, 3, 4), bool), "expected .layer, expert. and .layer, expert, die."),
-        (np.full((1, 2), 4, np.int32), np.ones((1, 2, 4), bool), "there are dies 0 to 3"),
-        (np.zeros((1, 2), np.int32), np.zeros((1, 2, 4), bool), "the home of an expert must hold it"),
-    ],
-)
+@pytest.mark.parametrize(("home", "holds", "problem"), [
+    (np.zeros((1, 2), np.int32), np.ones((1, 3, 4), bool), "expected .layer, expert. and .layer, expert, die."),
+    (np.full((1, 2), 4, np.int32), np.ones((1, 2, 4), bool), "there are dies 0 to 3"),
+    (np.zeros((1, 2), np.int32), np.zeros((1, 2, 4), bool), "the home of an expert must hold it"),
+])  # fmt: skip
 def test_what_is_no_placement_is_refused(home, holds, problem):
     with pytest.raises(ValueError, match=problem):
         Placement(home, holds)

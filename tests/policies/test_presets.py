@@ -112,7 +112,7 @@ RULES |= {f"rule {rule.__name__}": Rule(rule) for rule in (isca26, paper, lp, ha
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@settings(max_examples=15)
+@settings(max_examples=examples(15, 8))
 @given(seed=seeds)
 def test_every_pair_is_executed_once_and_no_load_beats_its_ceilings(rule, seed):
     """Every allocation joins by a row of ``RULES``. Experts are in order, no die twice, and again it is the same."""
@@ -390,17 +390,13 @@ def watch_plans(engine, see):
     engine.decision.decide = seen
 
 
-@pytest.mark.parametrize(
-    ("known", "changes"),
-    [
-        (False, {}),
-        (False, {"contention": "reserved"}),
-        (False, {"execution": "expert_parallel"}),
-        (False, {"dispatch": "per_token_expert"}),
-        (True, {"dispatch": "per_token_expert", "reads": "together", "gemm": "calibrated"}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("known", "changes"), [
+    (False, {}),
+    (False, {"contention": "reserved"}),
+    (False, {"execution": "expert_parallel"}),
+    (False, {"dispatch": "per_token_expert"}),
+    (True, {"dispatch": "per_token_expert", "reads": "together", "gemm": "calibrated"}),
+], ids=str)  # fmt: skip
 def test_a_plan_takes_what_the_policy_was_told_and_telling_changes_nothing(known, changes):
     """Where counts say all: only they are known, or every vector is sent by itself and no product depends on how many
     distinct tokens a die receives.

@@ -191,40 +191,24 @@ def experiment(policies):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("policies", "names"),
-    [
-        (
-            {"name": "craft", "replicas": [1, 2, "auto"]},
-            ["craft-replicas-1", "craft-replicas-2", "craft-replicas-auto"],
-        ),
-        (["ep", {"name": "libra", "epsilon": 0.1}], ["ep", "libra"]),
-        (
-            [{"name": "x", "preset": "eplb", "rebalancing": {"every_steps": [1, 2], "nodes": [1, 5]}}],
-            [f"x-every_steps-{every}-nodes-{nodes}" for every in (1, 2) for nodes in (1, 5)],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("policies", "names"), [
+    ({"name": "craft", "replicas": [1, 2, "auto"]}, ["craft-replicas-1", "craft-replicas-2", "craft-replicas-auto"]),
+    (["ep", {"name": "libra", "epsilon": 0.1}], ["ep", "libra"]),
+    ([{"name": "x", "preset": "eplb", "rebalancing": {"every_steps": [1, 2], "nodes": [1, 5]}}],
+     [f"x-every_steps-{every}-nodes-{nodes}" for every in (1, 2) for nodes in (1, 5)]),
+])  # fmt: skip
 def test_a_parameter_of_a_policy_is_an_axis(policies, names):
     assert [each.name for each in ar.load(experiment(policies)).policies] == names
 
 
-@pytest.mark.parametrize(
-    ("policies", "said"),
-    [
-        (
-            {"name": "craft", "replica": [1]},
-            "policies.0?.?replica: unknown parameter of craft; did you mean 'replicas'",
-        ),
-        ({"name": "libra", "rule": "restart"}, "rule: is a parameter of allocation and of replication"),
-        ({"name": "craft", "replicas": []}, "replicas: needs at least one value"),
-        (
-            {"name": "craft", "replicas": [1, "lots"]},
-            "replicas: expected an integer, or auto, or literal, not the text 'lots'",
-        ),
-        ({"name": "lina", "phase": "prefill"}, "phase: expected prompts or decode or both"),
-    ],
-)
+@pytest.mark.parametrize(("policies", "said"), [
+    ({"name": "craft", "replica": [1]}, "policies.0?.?replica: unknown parameter of craft; did you mean 'replicas'"),
+    ({"name": "libra", "rule": "restart"}, "rule: is a parameter of allocation and of replication"),
+    ({"name": "craft", "replicas": []}, "replicas: needs at least one value"),
+    ({"name": "craft", "replicas": [1, "lots"]},
+     "replicas: expected an integer, or auto, or literal, not the text 'lots'"),
+    ({"name": "lina", "phase": "prefill"}, "phase: expected prompts or decode or both"),
+])  # fmt: skip
 def test_wrong_parameters_are_refused_by_name(policies, said):
     with pytest.raises(SpecError, match=said):
         ar.load(experiment(policies))

@@ -164,33 +164,29 @@ def run_told(door, effort, **more):
     return engine_of(small_system(), small_model(), spec, load_assumptions("physical", decision_cost="charged")).run()
 
 
-@pytest.mark.parametrize(
-    ("effort", "said"),
-    [
-        (efforts("candidates", np.ones(3)), "effort.blocks has 20 entries, expected 3, as many as candidates has"),
-        (efforts("blocks", np.ones(50 * ACTIVE, int)), f"effort.blocks has 1000 entries, expected {EACH}"),
-        (efforts("candidates", np.full(ACTIVE, -5)), f"effort.candidates is -5 at entry 0, expected {EACH}"),
-        (efforts("blocks", np.full(ACTIVE, np.nan)), f"effort.blocks is nan at entry 0, expected {EACH}"),
-        (efforts("blocks", [1] * 19 + [0.5]), f"effort.blocks is 0.5 at entry 19, expected {EACH}"),
-        (efforts("blocks", np.full(ACTIVE, 2**60)), f"effort.blocks is {2**60} at entry 0, expected {EACH}"),
-        (efforts("candidates", 2), f"effort.candidates is 2, expected {EACH}"),
-        (efforts("candidates", None), f"effort.candidates is None, expected {EACH}"),
-        (efforts("candidates", ["a"] * ACTIVE), f"effort.candidates is {str(['a'] * ACTIVE)[:60]}…, expected {EACH}"),
-        (efforts("candidates", np.ones((ACTIVE, 2))), f"effort.candidates has the shape [20, 2], expected {EACH}"),
-        (efforts("candidates", [[1], [1, 2]]), f"effort.candidates is [[1], [1, 2]], expected {EACH}"),
-        (efforts("candidates", []), "effort.blocks has 20 entries, expected 0, as many as candidates has"),
-        (efforts("candidates", np.ones(21)), f"effort.candidates has 21 entries, expected {EACH}"),
-        (efforts("sorted_experts", -1), f"effort.sorted_experts is -1, expected {WHOLE}"),
-        (efforts("operations", float("nan")), f"effort.operations is nan, expected {WHOLE}"),
-        (efforts("operations", 10**30), f"effort.operations is {10**30}, expected {WHOLE}"),
-        (efforts("operations", np.ones(2)), f"effort.operations has 2 entries, expected {WHOLE}"),
-        (efforts("statistics_bytes", None), f"effort.statistics_bytes is None, expected {WHOLE}"),
-        (efforts("global_demand", 115), "effort.global_demand is 115, expected True or False"),
-        (efforts("speeds", None), "effort.speeds is None, expected True or False"),
-        (7, "effort is int; expected archsim.extend.Effort, or None where none is stated"),
-    ],
-    ids=lambda each: each.partition(",")[0] if isinstance(each, str) else "",
-)
+@pytest.mark.parametrize(("effort", "said"), [
+    (efforts("candidates", np.ones(3)), "effort.blocks has 20 entries, expected 3, as many as candidates has"),
+    (efforts("blocks", np.ones(50 * ACTIVE, int)), f"effort.blocks has 1000 entries, expected {EACH}"),
+    (efforts("candidates", np.full(ACTIVE, -5)), f"effort.candidates is -5 at entry 0, expected {EACH}"),
+    (efforts("blocks", np.full(ACTIVE, np.nan)), f"effort.blocks is nan at entry 0, expected {EACH}"),
+    (efforts("blocks", [1] * 19 + [0.5]), f"effort.blocks is 0.5 at entry 19, expected {EACH}"),
+    (efforts("blocks", np.full(ACTIVE, 2**60)), f"effort.blocks is {2**60} at entry 0, expected {EACH}"),
+    (efforts("candidates", 2), f"effort.candidates is 2, expected {EACH}"),
+    (efforts("candidates", None), f"effort.candidates is None, expected {EACH}"),
+    (efforts("candidates", ["a"] * ACTIVE), f"effort.candidates is {str(['a'] * ACTIVE)[:60]}…, expected {EACH}"),
+    (efforts("candidates", np.ones((ACTIVE, 2))), f"effort.candidates has the shape [20, 2], expected {EACH}"),
+    (efforts("candidates", [[1], [1, 2]]), f"effort.candidates is [[1], [1, 2]], expected {EACH}"),
+    (efforts("candidates", []), "effort.blocks has 20 entries, expected 0, as many as candidates has"),
+    (efforts("candidates", np.ones(21)), f"effort.candidates has 21 entries, expected {EACH}"),
+    (efforts("sorted_experts", -1), f"effort.sorted_experts is -1, expected {WHOLE}"),
+    (efforts("operations", float("nan")), f"effort.operations is nan, expected {WHOLE}"),
+    (efforts("operations", 10**30), f"effort.operations is {10**30}, expected {WHOLE}"),
+    (efforts("operations", np.ones(2)), f"effort.operations has 2 entries, expected {WHOLE}"),
+    (efforts("statistics_bytes", None), f"effort.statistics_bytes is None, expected {WHOLE}"),
+    (efforts("global_demand", 115), "effort.global_demand is 115, expected True or False"),
+    (efforts("speeds", None), "effort.speeds is None, expected True or False"),
+    (7, "effort is int; expected archsim.extend.Effort, or None where none is stated"),
+], ids=lambda each: each.partition(",")[0] if isinstance(each, str) else "")  # fmt: skip
 def test_an_effort_that_cannot_be_is_told_with_the_field(effort, said):
     with pytest.raises(ArchsimError) as refused:
         run_told("allocation", effort)

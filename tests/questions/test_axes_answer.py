@@ -60,14 +60,11 @@ def test_the_best_value_of_a_key_is_held_against_the_first_with_its_range(answer
     assert "standard error of 2 of 16 layers" in first
 
 
-@pytest.mark.parametrize(
-    ("switch", "advice"),
-    [
-        ((1.16, 1.08, 1.01), ", and switch is 1.08\u00a0× as fast for the same price, so take switch"),
-        ((1.16, 0.9, 1.01), ""),
-        ((0.9, 1.08, 1.01), ", and switch is 1.08\u00a0× as fast for the same price, so take switch"),
-    ],
-)
+@pytest.mark.parametrize(("switch", "advice"), [
+    ((1.16, 1.08, 1.01), ", and switch is 1.08\u00a0× as fast for the same price, so take switch"),
+    ((1.16, 0.9, 1.01), ""),
+    ((0.9, 1.08, 1.01), ", and switch is 1.08\u00a0× as fast for the same price, so take switch"),
+])  # fmt: skip
 def test_what_costs_less_is_held_against_the_first_by_the_same_measure(switch, advice):
     """Of a dearer best value, a cheaper one is chosen and named by whole iterations, as the best is."""
     rows = {"mesh": (1.0, 1.0, 1.0), "full": (1.2, 1.1, 5.2), "switch": switch}  # layers, whole, USD
@@ -88,15 +85,11 @@ def test_values_that_gain_nothing_are_a_tie_and_the_cheapest_is_named(answered):
     assert "no effect" in first and "64 MiB is the cheapest" in first
 
 
-@pytest.mark.parametrize(
-    ("grid", "changes"),
-    [
-        ({"workload.context": [512, 1024]}, {}),
-        ({}, {}),
-        ({}, {"assumptions": "published"}),
-        ({}, {"workload": BASE["workload"] | {"batch": [64, 256]}}),
-    ],
-)
+@pytest.mark.parametrize(("grid", "changes"), [
+    ({"workload.context": [512, 1024]}, {}),
+    ({}, {"assumptions": "published"}),
+    ({}, {"workload": BASE["workload"] | {"batch": [64, 256]}}),
+])  # fmt: skip
 def test_one_policy_alone_has_a_sentence_with_a_range(answered, grid, changes):
     answer, page, _ = answered(grid, policies=["ep"], **changes)
     first = re.split(r"\. (?=[A-Z])|\.$", answer)[0]
@@ -119,7 +112,7 @@ def test_a_random_draw_is_never_the_best(answered, key, values):
     if "drawn" in key:
         made |= {"drawn": {"wafers": 3, "link_failure": 0.05}}
     answer, page, rows = answered({key: values}, systems=[made], samples=0)
-    perfect = ar.sweep(BASE | {"systems": ["dojo"]}, jobs=1).runs.rows
+    perfect = ar.sweep(BASE, jobs=1).runs.rows
     best = max(row["tokens_per_s"] for row in perfect)
     rates = [max(row["tokens_per_s"] for row in rows if row["point"] // 2 == at) for at in range(3)]
     assert answer.startswith("Defects cost") and "median and the central 90" in answer

@@ -80,7 +80,7 @@ def test_every_rate_is_drawn():
     assert set(FIELDS) == RATES
 
 
-@settings(max_examples=examples(25, 3))
+@settings(max_examples=examples(25, 2))
 @given(
     st.integers(0, 2**32),
     st.sampled_from(CHANGES),
@@ -148,7 +148,9 @@ explore:
 def space(tmp_path_factory):
     file = tmp_path_factory.mktemp("screen") / "space.yaml"
     file.write_text(EXPLORED[: EXPLORED.index("sweep:")] + SPACE, encoding="utf-8")
-    return load_exploration(file, ["policies=[base, ep]", "engine=analytical", "assumptions=physical"])
+    return load_exploration(
+        file, ["policies=[base, ep]", "engine=analytical", "assumptions=physical", "workload.batch=40"]
+    )
 
 
 def test_screened_columns_are_those_of_single_runs(space, monkeypatch):

@@ -19,13 +19,14 @@ from support.watching import Heard
 import archsim as ar
 from archsim.runs import store
 from archsim.runs import sweep as sweeping
-from archsim.uncertainty import propagation
+from archsim.uncertainty import propagation, worlds
 
 SWEPT = yaml.safe_load(TINY) | {"policies": ["ep", "allo+pred"]}
 SWEPT["workload"] = SWEPT["workload"] | {"batch": [12], "context": 8, "seed": 3}
 SWEPT["assumptions"] = ["physical", {"set": "published", "ties": "sequence", "hops": "all"}]
 AXES = SWEPT | {"sweep": {"grid": {"hbm.bandwidth": ["1 TB/s", "2 TB/s"]}}, "policies": ["ep"]}
-EXPLORED = yaml.safe_load(EXPLORED) | {"policies": ["ep"], "engine": "analytical"}
+SWEPT["systems"] = SWEPT["systems"][:1]
+EXPLORED = yaml.safe_load(EXPLORED) | {"policies": ["ep"], "engine": "analytical", "systems": SWEPT["systems"]}
 SERVED_AXES = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
 TABLES = ("results.csv", "results.parquet", "dies.csv", "links.csv", "manifest.yaml")
 SURE = ("sure.json", "sure.csv", "sure.html")
@@ -64,12 +65,12 @@ STUDIES = {
         SERVED | {"sweep": {"grid": SERVED_AXES}}, ("results.csv", "results.parquet", "index.html", "manifest.yaml"),
     ),
     "sure": Study(
-        lambda given, out, watcher, jobs: ar.sure(given, 16, out, jobs=jobs, watcher=watcher),
-        TOY | {"engine": "analytical"}, SURE, False, False,
+        lambda given, out, watcher, jobs: ar.sure(given, 4, out, jobs=jobs, watcher=watcher),
+        TOY | {"engine": "analytical", "policies": ["ep"]}, SURE, False, False,
         "shares",
     ),
     "serve sure": Study(
-        lambda given, out, watcher, jobs: ar.serve_sure(given, 16, out=out, watcher=watcher, jobs=jobs), SERVED, SURE,
+        lambda given, out, watcher, jobs: ar.serve_sure(given, 4, out=out, watcher=watcher, jobs=jobs), SERVED, SURE,
         True, False, "shares",
     ),
     "claims": Study(
@@ -92,12 +93,15 @@ def files(study: Study, folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def alone(cache: Path):
-    """A cache of its own; what has ended is kept in the folder of the study alone, however short it was."""
+    """A cache of its own; what has ended is kept in the folder of the study alone, however short it was. Few samples
+    are enough.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCHSIM_CACHE", str(cache))
         patch.setattr(store, "WORTH_S", float("inf"))
         patch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
         patch.setattr(propagation, "KEPT_FROM_S", 0.0)
+        patch.setattr(worlds, "LEAST_SAMPLES", 4)
         yield
 
 

@@ -75,14 +75,11 @@ def test_numbers_that_moved_are_told_with_version_and_code(report):
     assert told["version"][0] == data["manifest"]["version"] and told["code"][0] == told["code"][1]
 
 
-@pytest.mark.parametrize(
-    ("file", "before", "after", "said"),
-    [
-        ("manifest.yaml", "decode_steps: 4", "decode_steps: 3", "experiment"),
-        ("results.csv", "ep", "ap", "results.csv: "),
-        ("code/beside.py", "return home(step)", "return  home(step)", "beside.py: "),
-    ],
-)
+@pytest.mark.parametrize(("file", "before", "after", "said"), [
+    ("manifest.yaml", "decode_steps: 4", "decode_steps: 3", "experiment"),
+    ("results.csv", "ep", "ap", "results.csv: "),
+    ("code/beside.py", "return home(step)", "return  home(step)", "beside.py: "),
+])  # fmt: skip
 def test_what_was_changed_is_refused(report, file, before, after, said):
     text = (report / file).read_text()
     assert before in text
@@ -251,14 +248,11 @@ def test_of_pythons_own_modules_and_installed_ones_nothing_is_copied(tmp_path):
     assert _copy_code(["os:getcwd", "numpy:zeros"], tmp_path) == {} and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("nosuch", "nosuch: "),
-        ("empty", "empty: .*manifest.yaml"),
-        ("tiny.yaml", "tiny.yaml: .*manifest"),
-    ],
-)
+@pytest.mark.parametrize(("name", "told"), [
+    ("nosuch", "nosuch: "),
+    ("empty", "empty: .*manifest.yaml"),
+    ("tiny.yaml", "tiny.yaml: .*manifest"),
+])  # fmt: skip
 def test_what_is_no_report_is_refused_by_its_name(tmp_path, monkeypatch, name, told):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()

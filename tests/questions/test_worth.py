@@ -22,6 +22,7 @@ from archsim.questions.block_worth import (
 from archsim.questions.worth import write_tokens
 from archsim.show.deciders import added_mm2
 from archsim.traffic.formats.readers import open_trace
+from archsim.uncertainty import worlds
 from archsim.uncertainty.estimate import interval
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +32,11 @@ FEW = ["requests.count=10", "routing.layers=1", "scheduler={max_num_seqs: 16, ma
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
+    """In fewer samples than a range takes."""
     out = tmp_path_factory.mktemp("worth") / "out"
-    return ar.worth("eplb", LOADS, ROOT / "configs" / "serve_olmoe.yaml", FEW, out=out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worlds, "LEAST_SAMPLES", 2)
+        return ar.worth("eplb", LOADS, ROOT / "configs" / "serve_olmoe.yaml", FEW, out=out, samples=2)
 
 
 def test_tokens_are_drawn_as_the_loads(tmp_path):
@@ -54,6 +58,7 @@ def test_a_verdict_has_rows_by_spares_and_files_to_deploy(found):
     assert blocks == sorted(blocks, reverse=True) and blocks[0] > blocks[-1]  # spares take KV
     assert {"sglang_init_expert_location.json", "placement.json"} <= {file.name for file in found.placed.files}
     assert all(file.is_file() for file in found.placed.files) and found.best in found.rows[1:]
+    assert found.worlds.samples == 2 and found.worlds.pays in (0.0, 0.5, 1.0)
 
 
 def test_an_unknown_name_is_told_balancers_and_blocks(tmp_path):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from support.dask_processes import Cluster, free_port
+from support.examples import sampled
 from support.tiny import SLOW_POLICY, archsim, tiny, tiny_file
 from support.waiting import wait_for
 
@@ -102,7 +103,6 @@ HEAVY = {
     "compare axes.yaml --samples 16": "index.html sure.csv",
     "compare --without prediction --in blocks.yaml": "",
 }
-QUICK = ("why --bound tiny.yaml", "compare base ep --in tiny.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,7 @@ def test_work_is_sent_to_a_worker_once_and_not_with_each_task(monkeypatch, here)
     assert len(sizes) == 6 and max(sizes) < 10_000
 
 
-@pytest.mark.parametrize("words", [each if each in QUICK else pytest.param(each, marks=pytest.mark.nightly)
-                                   for each in HEAVY])  # fmt: skip
+@pytest.mark.parametrize("words", sampled(HEAVY, lambda words: words == "why --bound tiny.yaml"))
 def test_every_heavy_command_gives_the_same_files_on_a_cluster(tmp_path, monkeypatch, here, words, capsys):
     monkeypatch.chdir(tmp_path)
     for name, given in FILES.items():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.examples import examples
 from support.report_folder import die_row
 from support.tiny import TINY
 
@@ -23,6 +24,7 @@ FILE = (
     TINY.replace("hidden: 512", "hidden: 4096")
     .replace("expert_ffn: 256", "expert_ffn: 2048")
     .replace("[12, 40]", "[40, 2000]")
+    .replace("decode_steps: 4", "decode_steps: 2")
 )
 COOLED = "{coolant: 30 C, resistance: 0.2 K/W per die, lateral: silicon}"
 SLOWEST = ["assumptions=[physical]", "workload.context=64"]
@@ -94,13 +96,9 @@ def test_power_of_dies_adds_up_to_that_of_the_run(folder, measured):
 def test_a_limit_is_kept_and_a_higher_one_lowers_no_clock(measured, engine):
     free = measured(engine=engine)
     idle_w = 0.55 * free["power_w"]
-    rows = [
-        measured(limit(f"{{limit: {share * free['power_w']:.6f} W}}"), engine=engine)
-        for share in (0.7, 0.85, 0.95, 1.1)
-    ]
-    assert all(
-        row["power_w"] <= share * free["power_w"] for row, share in zip(rows, (0.7, 0.85, 0.95, 1.1), strict=True)
-    )
+    shares = (0.7, 0.85, 1.1)
+    rows = [measured(limit(f"{{limit: {share * free['power_w']:.6f} W}}"), engine=engine) for share in shares]
+    assert all(row["power_w"] <= share * free["power_w"] for row, share in zip(rows, shares, strict=True))
     for name in ("clock", "prefill_clock"):
         clocks = [row[name] for row in rows]
         assert clocks == sorted(clocks) and clocks[-1] <= 1
@@ -149,13 +147,13 @@ def test_a_limit_of_a_die_holds_the_one_that_draws_most(measured):
 
 def test_better_cooling_lowers_no_clock_and_heat_holds_it(measured):
     rows = []
-    for resistance, coolant in ((0.42, 30), (0.4, 30), (0.38, 30), (0.38, 10), (0.1, 10)):
+    for resistance, coolant in ((0.42, 30), (0.38, 30), (0.38, 10), (0.1, 10)):
         rows.append(measured(cooling(f"{{coolant: {coolant} C, resistance: {resistance} K/W per die, limit: 85 C}}")))
     clocks = [row["clock"] for row in rows]
     assert clocks == sorted(clocks) and clocks[0] < 1 and clocks[-1] == 1
     assert all(row["die_temperature_max_c"] <= 85 for row in rows)
     assert (
-        rows[0]["held_by"] == "temperature of a die" and rows[-1]["idle_energy_factor"] < rows[2]["idle_energy_factor"]
+        rows[0]["held_by"] == "temperature of a die" and rows[-1]["idle_energy_factor"] < rows[1]["idle_energy_factor"]
     )
     assert all(row["decode_ns"] >= rows[-1]["decode_ns"] for row in rows)
 
@@ -188,22 +186,11 @@ def test_grouped_kernels_of_an_expert_parallel_group_follow_the_clock(folder):
     assert (found[0.5].shared_ns >= found[1.0].shared_ns).all()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        (
-            "power",
-            "{limit: 10 W}",
-            ("power.limit: 10 W cannot be held", "nothing to do", "its 6 dies draw", "give more"),
-        ),
-        ("power", "{die_limit: 2 W}", ("power.die_limit: 2 W cannot", "a die draws", "give more than")),
-        (
-            "cooling",
-            "{coolant: 30 C, resistance: 50 K/W per die}",
-            ("cooling.limit: 105 C", "give a", "colder coolant"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("power", "{limit: 10 W}", ("power.limit: 10 W cannot be held", "nothing to do", "its 6 dies draw", "give more")),
+    ("power", "{die_limit: 2 W}", ("power.die_limit: 2 W cannot", "a die draws", "give more than")),
+    ("cooling", "{coolant: 30 C, resistance: 50 K/W per die}", ("cooling.limit: 105 C", "give a", "colder coolant")),
+])  # fmt: skip
 def test_limits_below_idle_are_refused_at_their_place_with_what_would_work(folder, capsys, key, value, said):
     file = folder / "idle.yaml"
     file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", f"  mesh: {{x: 3, y: 2}}\n  {key}: {value}"), encoding="utf-8")
@@ -290,10 +277,10 @@ def test_a_die_that_gets_too_hot_lowers_its_own_clock_alone(measured):
 
 def test_more_cooling_slows_no_run_with_clocks_of_their_own(measured):
     """Nor does it lower the least clock. That of another die may fall, which has less time for the same work then."""
-    found = [own_clocks(measured, resistance) for resistance in (0.46, 0.42, 0.1)]
-    for (worse, before), (better, after) in zip(found, found[1:], strict=False):
+    found = [own_clocks(measured, resistance) for resistance in (0.1, 0.42, 0.46)[: examples(3, 2)]]
+    for (better, after), (worse, before) in zip(found, found[1:], strict=False):
         assert min(before) <= min(after) and better["decode_ns"] <= worse["decode_ns"]
-    assert max(found[1][1]) > min(found[1][1]) and found[-1][1] == [1] * 6
+    assert max(found[1][1]) > min(found[1][1]) and found[0][1] == [1] * 6
 
 
 @pytest.mark.nightly

@@ -481,15 +481,12 @@ def test_a_users_column_is_in_the_manifest_and_the_command(own):
     assert (own / "out" / "results.csv").read_text().splitlines()[0].count(",broken_laws,longest_step_ns") == 1
 
 
-@pytest.mark.parametrize(
-    ("function", "error", "problem"),
-    [
-        ("decode_ns", SpecError, "columns: 'decode_ns' is a column of the results already"),
-        ("pairs", SpecError, "columns: own_columns:pairs: returns <class 'tuple'>; a column holds int, float or str"),
-        ("fails", ArchsimError, "own_columns:fails: RuntimeError: no idea"),
-        ("faults", SpecError, "has no function 'faults'; did you mean 'fails'?"),
-    ],
-)
+@pytest.mark.parametrize(("function", "error", "problem"), [
+    ("decode_ns", SpecError, "columns: 'decode_ns' is a column of the results already"),
+    ("pairs", SpecError, "columns: own_columns:pairs: returns <class 'tuple'>; a column holds int, float or str"),
+    ("fails", ArchsimError, "own_columns:fails: RuntimeError: no idea"),
+    ("faults", SpecError, "has no function 'faults'; did you mean 'fails'?"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_users_column_is_told(own, function, error, problem):
     with pytest.raises(error) as told:
         sweep(tiny(own, f"columns=[own_columns:{function}]", "workload.batch=12"), "out", jobs=1)
@@ -608,14 +605,11 @@ def test_energy_of_a_whole_iteration_holds_more_than_moe_layers(row):
     assert low < row["iteration_energy_per_token_j"] < high
 
 
-@pytest.mark.parametrize(
-    ("system", "model", "told"),
-    [
-        ("h100_node", "qwen3-30b-a3b", []),
-        ("h100_node", "olmoe-1b-7b", ["fused layers of", "dispatch and combine of"]),
-        ("dojo", "olmoe-1b-7b", ["GEMMs take the times of h100", "fused layers of"]),
-    ],
-)
+@pytest.mark.parametrize(("system", "model", "told"), [
+    ("h100_node", "qwen3-30b-a3b", []),
+    ("h100_node", "olmoe-1b-7b", ["fused layers of", "dispatch and combine of"]),
+    ("dojo", "olmoe-1b-7b", ["GEMMs take the times of h100", "fused layers of"]),
+])  # fmt: skip
 def test_a_stand_in_counts_as_extrapolated_and_names_whose_law_it_is(system, model, told):
     changes = [f"systems=[{system}]", f"models=[{model}]", "workload.batch=[64]", "workload.layers=1"]
     row = ar.run(load_experiment("configs/wafer_or_cluster.yaml", changes)).runs.rows[0]

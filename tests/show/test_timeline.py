@@ -157,14 +157,11 @@ def test_a_step_in_which_nothing_happens(tmp_path):
     assert load(write_timeline(log_of([]), tmp_path / "step.json", "idle"))["traceEvents"] == []
 
 
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        ({key: column for key, column in log_of(ROWS).items() if key != "die"}, "no column 'die'"),
-        (log_of(ROWS) | {"die": np.zeros(3, int)}, "differ in length"),
-        (log_of([(*ROWS[0][:-1], 5.0)]), "row 0 of the step's log ends before it starts"),
-    ],
-)
+@pytest.mark.parametrize(("log", "message"), [
+    ({key: column for key, column in log_of(ROWS).items() if key != "die"}, "no column 'die'"),
+    (log_of(ROWS) | {"die": np.zeros(3, int)}, "differ in length"),
+    (log_of([(*ROWS[0][:-1], 5.0)]), "row 0 of the step's log ends before it starts"),
+])  # fmt: skip
 def test_a_log_that_is_none_is_refused(tmp_path, log, message):
     with pytest.raises(ValueError, match=message):
         write_timeline(log, tmp_path / "step.json", "bad")

@@ -44,7 +44,7 @@ def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) 
     return str(caught.value).replace(f"{tmp_path}/", "")
 
 
-@pytest.mark.parametrize("content", ["[" * 1500, "\n" + "- " * 450 + "a", "[" * 20_000], ids=len)
+@pytest.mark.parametrize("content", ["\n" + "- " * 450 + "a", "[" * 20_000], ids=len)
 def test_what_is_nested_too_deeply_is_refused(tmp_path, content):
     assert refused(tmp_path, f"name: {content}").startswith("bad.yaml:")
 
@@ -188,7 +188,7 @@ def test_junk_anywhere_is_accepted_or_told_with_its_place(tmp_path_factory, data
 # ---- Mutants of the shipped files: each loads, or is refused with file and line; none crashes, hangs or fills
 # memory.
 
-MUTANTS = [60, pytest.param(300, marks=pytest.mark.nightly)]
+MUTANTS = [30, pytest.param(300, marks=pytest.mark.nightly)]
 SEED = 21
 PLACE = re.compile(r"\S*\.yaml:\d+: ")  # in the file, or in one that it takes
 CALIBRATIONS = shipped_configs() / "calibrations"  # slow to read, and their tables are all alike: one without any
@@ -403,7 +403,7 @@ def test_every_command_that_reads_an_experiment_tells_what_it_does_not_read(comm
         "ablate": [str(file), "--jobs", "1", "--from", "physical", "--to", "physical+activations=ignored"],
         "optimum": [str(file), "--steps", "1"],
         "why": [str(file), "--policy", "ep"],
-        "compare": ["base", "ep", "--in", str(file)],
+        "compare": ["base", "ep", "--in", str(file), "--samples", "0"],
     }
     if command == "ablate":
         given["assumptions"] = ["physical", {"set": "physical", "activations": "ignored"}]

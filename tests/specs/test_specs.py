@@ -126,27 +126,24 @@ def test_bytes_of_a_weight():
 # --- quantities -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "dimension", "value"),
-    [
-        ("3.35 TB/s", BANDWIDTH, 3.35e12),
-        ("2TB/s", BANDWIDTH, 2e12),
-        ("1 GiB/s", BANDWIDTH, 2.0**30),
-        ("64 MiB", SIZE, 64 * 2**20),
-        ("80 GB", SIZE, 80e9),
-        ("1.5 kB", SIZE, 1500),
-        ("16 B", SIZE, 16),
-        ("1e3 B", SIZE, 1000),
-        ("200 ns", TIME, 200),
-        ("0.2 us", TIME, 200),
-        ("0.2 \u00b5s", TIME, 200),
-        ("0.2 \u03bcs", TIME, 200),
-        ("1 ms", TIME, 1e6),
-        ("1 s", TIME, 1e9),
-        ("989 TFLOP/s", COMPUTE, 989e12),
-        ("1 PFLOP/s", COMPUTE, 1e15),
-    ],
-)
+@pytest.mark.parametrize(("text", "dimension", "value"), [
+    ("3.35 TB/s", BANDWIDTH, 3.35e12),
+    ("2TB/s", BANDWIDTH, 2e12),
+    ("1 GiB/s", BANDWIDTH, 2.0**30),
+    ("64 MiB", SIZE, 64 * 2**20),
+    ("80 GB", SIZE, 80e9),
+    ("1.5 kB", SIZE, 1500),
+    ("16 B", SIZE, 16),
+    ("1e3 B", SIZE, 1000),
+    ("200 ns", TIME, 200),
+    ("0.2 us", TIME, 200),
+    ("0.2 \u00b5s", TIME, 200),
+    ("0.2 \u03bcs", TIME, 200),
+    ("1 ms", TIME, 1e6),
+    ("1 s", TIME, 1e9),
+    ("989 TFLOP/s", COMPUTE, 989e12),
+    ("1 PFLOP/s", COMPUTE, 1e15),
+])  # fmt: skip
 def test_quantity(text, dimension, value):
     assert float(parse_quantity(text, dimension)) == value
 
@@ -416,15 +413,12 @@ def test_published_utilisation():
 
 ROUND_TRIPS = {
     "as shipped": [],
-    "uneven numbers": [
-        "systems.0.d2d.bandwidth=1.2345678901234 TB/s",
-        "systems.0.hbm.latency=0.1 ns",
-        "systems.0.hbm.reserved=1 %",
-    ],
+    "uneven numbers": ["systems.0.d2d.bandwidth=1.2345678901234 TB/s", "systems.0.hbm.latency=0.1 ns",
+                       "systems.0.hbm.reserved=1 %"],
     "changed assumptions": ["assumptions=[{set: published, ties: sequence}, physical]"],
     "top n": ["policies=[base, {name: on, preset: pred, prediction: {top_n: 3}}]"],
     "name like a number": ["name='1e3'"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ROUND_TRIPS)
@@ -455,18 +449,13 @@ def test_check(capsys):
     assert capsys.readouterr().out.startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("file", "kind"),
-    [
-        ("calibrations/h100.yaml", "calibration"),
-        ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"),
-        (
-            "models/olmoe-1b-7b.yaml",
-            "model\n  6.9 billion parameters (1.2 used per token), KV cache of 131.1 kB per token in BF16",
-        ),
-        ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns per link"),
-    ],
-)
+@pytest.mark.parametrize(("file", "kind"), [
+    ("calibrations/h100.yaml", "calibration"),
+    ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"),
+    ("models/olmoe-1b-7b.yaml",
+     "model\n  6.9 billion parameters (1.2 used per token), KV cache of 131.1 kB per token in BF16"),
+    ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns per link"),
+])  # fmt: skip
 def test_check_takes_every_kind(capsys, file, kind):
     path = shipped_configs() / file
     assert main(["check", str(path), "-v"]) == 0
@@ -674,32 +663,26 @@ def test_many_numbers_are_rounded_as_their_text_is_read():
     assert axis_values._short(every).tolist() == [float(f"{number:.6g}") for number in every.tolist()]
 
 
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
-        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
-        ("nvidia/DeepSeek-R1-FP4", "deepseek-v3"),
-        ("Qwen/Qwen3-32B-FP8", "qwen3-32b"),
-        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b"),
-        ("RedHatAI/Qwen3-32B-FP8-dynamic", "qwen3-32b"),
-        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("openai/gpt-oss-120b", "gpt-oss-120b"),
-    ],
-)
+@pytest.mark.parametrize(("name", "model"), [
+    ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+    ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
+    ("nvidia/DeepSeek-R1-FP4", "deepseek-v3"),
+    ("Qwen/Qwen3-32B-FP8", "qwen3-32b"),
+    ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b"),
+    ("RedHatAI/Qwen3-32B-FP8-dynamic", "qwen3-32b"),
+    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+    ("openai/gpt-oss-120b", "gpt-oss-120b"),
+])  # fmt: skip
 def test_a_checkpoint_of_hugging_face_is_a_model(name, model):
     assert load_model(name).name == model
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "archsim new --from"),
-        ("Qwen/Qwen3-33B", "did you mean 'qwen3-32b'"),
-        ("Qwen/Qwen3-32B-AWQ", "weights in AWQ"),
-        ("models/none.yaml", "no such file"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "archsim new --from"),
+    ("Qwen/Qwen3-33B", "did you mean 'qwen3-32b'"),
+    ("Qwen/Qwen3-32B-AWQ", "weights in AWQ"),
+    ("models/none.yaml", "no such file"),
+])  # fmt: skip
 def test_another_checkpoint_is_refused(name, said):
     with pytest.raises(SpecError, match=re.escape(said)):
         load_model(name)

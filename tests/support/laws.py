@@ -114,7 +114,8 @@ def _told(changes: dict) -> str:
 
 SYSTEMS = [
     *(
-        System(f"{engine} {name} {_told(changes)}", of_weights(name, changes, engine), at_each_commit((name, changes)))
+        System(f"{engine} {name} {_told(changes)}", of_weights(name, changes, engine),
+               at_each_commit((name, changes)) and (engine == "event" or not changes or name == "allo+pred"))
         for engine in ("event", "analytical")
         for name, changes in CASES
     ),
@@ -143,7 +144,7 @@ SYSTEMS = [
         for changes in ({}, {"contention": "reserved"})
     ),
     *(
-        System(f"{engine} {name} {shape}", of_balancer(name, system, engine), (at + by + to) % 2 == 0)
+        System(f"{engine} {name} {shape}", of_balancer(name, system, engine), (at + 2 * by + to) % 4 == 0)
         for at, name in enumerate(BALANCERS)
         for by, (shape, system) in enumerate({"mesh": WAFER, "switch": SWITCH}.items())
         for to, engine in enumerate(("event", "analytical"))
@@ -161,7 +162,7 @@ SYSTEMS = [
     ),
     *(
         System(f"{engine} {name} {nodes} nodes {dispatch}", of_experts(nodes, name, engine, dispatch=dispatch),
-               engine == "event" or nodes == 2)
+               engine == "event" or (nodes == 2 and name == "ep"))
         for engine in ("event", "analytical")
         for name in ("ep", "harmoeny")
         for nodes in (1, 2)

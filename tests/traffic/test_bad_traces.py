@@ -204,20 +204,14 @@ def test_npz_that_holds_python_objects_is_not_unpickled(tmp_path):
         open_trace(file, TOY)
 
 
-@pytest.mark.parametrize(
-    ("layout", "model", "message"),
-    [
-        ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "qwen3-235b-a22b", "the trace is of llama-4-maverick"),
-        ("meta-llama", "deepseek-v3", "the trace is of llama-4-maverick"),
-        ("deepseek-v2-lite/moe_beyond_prompts.npz", "olmoe-1b-7b", "the trace is of deepseek-v2-lite"),
-        (
-            "gpt-oss-20b/mmlu_decode.npz",
-            "mixtral-8x7b",
-            "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b",
-        ),
-        ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "model", "message"), [
+    ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "qwen3-235b-a22b", "the trace is of llama-4-maverick"),
+    ("meta-llama", "deepseek-v3", "the trace is of llama-4-maverick"),
+    ("deepseek-v2-lite/moe_beyond_prompts.npz", "olmoe-1b-7b", "the trace is of deepseek-v2-lite"),
+    ("gpt-oss-20b/mmlu_decode.npz", "mixtral-8x7b",
+     "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b"),
+    ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
+])  # fmt: skip
 def test_model_that_does_not_match(layout, model, message, shared):
     with pytest.raises(TraceError) as error:
         open_trace(shared / "data/traces" / layout, load_model(model))
@@ -348,57 +342,36 @@ def dropped(name):
 
 
 BAD_COLUMNS = {
-    "a negative expert": (
-        "rows",
-        mutants_changed("experts", lambda x: first(-1)(x.astype(np.int16))),
-        "expert ids -1 to",
-    ),
+    "a negative expert": ("rows", mutants_changed("experts", lambda x: first(-1)(x.astype(np.int16))),
+                          "expert ids -1 to"),
     "an expert of another model": ("rows", mutants_changed("experts", first(6)), "expert ids 0 to 6; expected 0 to 5"),
     "no experts": ("rows", dropped("experts"), "has no column 'experts'"),
     "no iterations": ("rows", dropped("iteration"), "has no column 'iteration'"),
     "flat experts": ("rows", mutants_changed("experts", np.ravel), "has no column 'experts' of integers in 3"),
-    "experts as fractions": (
-        "rows",
-        mutants_changed("experts", lambda x: x.astype(np.float32)),
-        "has no column 'experts' of integers",
-    ),
-    "an iteration out of range": (
-        "rows",
-        mutants_changed("iteration", lambda x: first(32767)(x.astype(np.int32))),
-        "iterations .* expected 0 to",
-    ),
+    "experts as fractions": ("rows", mutants_changed("experts", lambda x: x.astype(np.float32)),
+                             "has no column 'experts' of integers"),
+    "an iteration out of range": ("rows", mutants_changed("iteration", lambda x: first(32767)(x.astype(np.int32))),
+                                  "iterations .* expected 0 to"),
     "a negative iteration": ("rows", mutants_changed("iteration", first(-1)), "iterations -1 to"),
     "an iteration that falls": ("rows", mutants_changed("iteration", lambda x: x[::-1]), "iteration"),
-    "decode for prefill": (
-        "rows",
-        mutants_changed("iteration", first(1)),
-        "other numbers of prefill rows|follows iteration",
-    ),
+    "decode for prefill": ("rows", mutants_changed("iteration", first(1)),
+                           "other numbers of prefill rows|follows iteration"),
     "fewer tokens": ("rows", mutants_changed("iteration", lambda x: x[:-1]), "iteration is .* expected"),
     "zero rows": ("index", mutants_changed("rows", first(0)), "rows of request 0 is 0; expected 1 to"),
     "negative rows": ("index", mutants_changed("rows", first(-1)), "rows of request 0 is -1"),
     "more rows": ("index", mutants_changed("rows", first(9)), "other numbers of tokens than the manifest"),
     "a negative number": ("index", mutants_changed("number", first(-1)), "number of request 0 is -1"),
-    "a negative subject": (
-        "index",
-        mutants_changed("subject", first(-1)),
-        "subject of request 0 is -1; expected 0 to 3",
-    ),
+    "a negative subject": ("index", mutants_changed("subject", first(-1)),
+                           "subject of request 0 is -1; expected 0 to 3"),
     "an unknown subject": ("index", mutants_changed("subject", first(4)), "subject of request 0 is 4"),
-    "an unknown data set": (
-        "index",
-        mutants_changed("dataset", first(1)),
-        "dataset of request 0 is 1; expected 0 to 0",
-    ),
+    "an unknown data set": ("index", mutants_changed("dataset", first(1)),
+                            "dataset of request 0 is 1; expected 0 to 0"),
     "more prefill than rows": ("index", mutants_changed("prefill_rows", first(99)), "prefill_rows of request 0 is 99"),
-    "fewer requests": (
-        "index",
-        lambda columns, facts: columns.update({k: v[:-1] for k, v in columns.items()}),
-        "one per request",
-    ),
+    "fewer requests": ("index", lambda columns, facts: columns.update({k: v[:-1] for k, v in columns.items()}),
+                       "one per request"),
     "no names": ("index", lambda columns, facts: facts.pop("subjects"), "subjects: expected a list of printable names"),
     "no column": ("index", dropped("number"), "column 'number' is missing"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD_COLUMNS)

@@ -323,16 +323,13 @@ def test_digest_tells_batches_apart():
     )
 
 
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [
-        ([(2, 1)], True),
-        ([(1, 1)], False),
-        ([(0, 1)], False),
-        ([(5, 1), (1, 1)], True),
-        ([(1, 1), (5, 1), (0, 4)], True),
-    ],
-)
+@pytest.mark.parametrize(("lengths", "expected"), [
+    ([(2, 1)], True),
+    ([(1, 1)], False),
+    ([(0, 1)], False),
+    ([(5, 1), (1, 1)], True),
+    ([(1, 1), (5, 1), (0, 4)], True),
+])  # fmt: skip
 def test_a_prompt_of_several_rows_makes_step_0_a_prefill_wherever_it_stands(lengths, expected):
     assert build_run_demand(make_trace(lengths), len(lengths), 9, 0).has_prefill is expected
 

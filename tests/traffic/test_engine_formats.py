@@ -283,14 +283,12 @@ def as_npy(experts):
 
 
 RESPONSES = {
-    "sglang": {
-        "text": "…",
-        "meta_info": {"prompt_tokens": 3, "completion_tokens": 5, "routed_experts": encoded(TOKENS)},
-    },
+    "sglang": {"text": "…", "meta_info": {"prompt_tokens": 3, "completion_tokens": 5,
+               "routed_experts": encoded(TOKENS)}},
     "openai": {"choices": [{"sgl_ext": {"routed_experts": encoded(TOKENS)}}], "usage": {"prompt_tokens": 3}},
     "vllm": {"choices": [{"routed_experts": as_npy(TOKENS)}], "usage": {"prompt_tokens": 3}},
     "moe layers": {"prompt_tokens": 3, "routed_experts": as_npy(TOKENS[:, 1:])},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
@@ -351,37 +349,25 @@ def test_routing_that_no_router_makes(tmp_path):
 
 
 BAD_RESPONSES = {
-    "rows lost": (
-        {"prompt_tokens": 3, "completion_tokens": 50, "routed_experts": encoded(TOKENS)},
-        "routing: 7; expected 52",
-    ),
-    "rows lost, npy": (
-        {"prompt_tokens": 3, "completion_tokens": 4, "routed_experts": as_npy(TOKENS)},
-        "routing: 7; expected 6",
-    ),
-    "choice dropped": (
-        {**CHOICES, "choices": [*CHOICES["choices"], {}], "usage": {"prompt_tokens": 3}},
-        "choice 2 of 3: has no",
-    ),
-    "rows of a choice lost": (
-        {**CHOICES, "usage": {"prompt_tokens": 3, "completion_tokens": 14}},
-        "2 choices: 17; expected 18",
-    ),
-    "two shapes": (
-        {"prompt_tokens": 3, "routed_experts": encoded(MANY[:, 1:])},
-        "8 tokens of 5 layers or 10 tokens of 4",
-    ),
+    "rows lost": ({"prompt_tokens": 3, "completion_tokens": 50, "routed_experts": encoded(TOKENS)},
+                  "routing: 7; expected 52"),
+    "rows lost, npy": ({"prompt_tokens": 3, "completion_tokens": 4, "routed_experts": as_npy(TOKENS)},
+                       "routing: 7; expected 6"),
+    "choice dropped": ({**CHOICES, "choices": [*CHOICES["choices"], {}], "usage": {"prompt_tokens": 3}},
+                       "choice 2 of 3: has no"),
+    "rows of a choice lost": ({**CHOICES, "usage": {"prompt_tokens": 3, "completion_tokens": 14}},
+                              "2 choices: 17; expected 18"),
+    "two shapes": ({"prompt_tokens": 3, "routed_experts": encoded(MANY[:, 1:])},
+                   "8 tokens of 5 layers or 10 tokens of 4"),
     "no base64": ({"prompt_tokens": 3, "routed_experts": "?"}, "routed_experts is not base64"),
     "cut": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS)[:-4]}, "routed_experts has .* expected"),
     "no prompt": ({"routed_experts": encoded(TOKENS)}, "prompt_tokens is None; expected a number from 0 to 7"),
-    "another model": (
-        {"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])},
-        "has 21 ids; expected a multiple of 5",
-    ),
+    "another model": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])},
+                      "has 21 ids; expected a multiple of 5"),
     "out of range": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS + 1)}, "is out of range; expected 0 to 5"),
     "cut npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS)[:-8]}, "not a readable .npy file"),
     "flat npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS.ravel())}, r"has shape \[70\]"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD_RESPONSES)

@@ -290,13 +290,10 @@ def test_tastes_are_spread_evenly_over_requests_and_independent_between_layers()
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("deepseek-v3", "deepseek-v3-r1/sglang_logical_count.npz"),
-        ("qwen3-235b-a22b", "qwen3-235b-a22b/sglang_logical_count_26layers.npz"),
-    ],
-)
+@pytest.mark.parametrize(("name", "file"), [
+    ("deepseek-v3", "deepseek-v3-r1/sglang_logical_count.npz"),
+    ("qwen3-235b-a22b", "qwen3-235b-a22b/sglang_logical_count_26layers.npz"),
+])  # fmt: skip
 def test_traffic_of_load_matrices_is_as_skewed(name, file, shared, tmp_path):
     """From loads alone; shipped presets have flatter ones, as papers print them. Largest over mean load, Gini
     coefficient and share of the top 20 % of experts, in every layer within 10 %.

@@ -153,26 +153,18 @@ def add(archive, name, content=b"[]", **changes):
 BAD_MEMBERS = {
     "path traversal": (lambda archive: add(archive, "org/toy/set/../../../../etc/1.json"), "leads out of the archive"),
     "absolute path": (lambda archive: add(archive, "/etc/1.json"), "leads out of the archive"),
-    "link": (
-        lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-        "is a link or a device",
-    ),
-    "device": (
-        lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.CHRTYPE),
-        "is a link or a device",
-    ),
+    "link": (lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+             "is a link or a device"),
+    "device": (lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.CHRTYPE),
+               "is a link or a device"),
     "no number": (lambda archive: add(archive, "org/toy/set/a/x.json"), "expected <dataset>/<subject>/<n>.json"),
-    "another model": (
-        lambda archive: add(archive, "org/other/set/a/7.json"),
-        "holds requests of org/toy and of org/other",
-    ),
+    "another model": (lambda archive: add(archive, "org/other/set/a/7.json"),
+                      "holds requests of org/toy and of org/other"),
     "no iterations": (lambda archive: add(archive, "org/toy/set/a/7.json"), "a/7: expected a list of 1 to 32767"),
     "binary rubbish": (lambda archive: add(archive, "org/toy/set/a/7.json", b"\xff\x00\x81"), "a/7: not valid JSON"),
-    "a request twice": (
-        lambda archive: add(archive, "org/toy/set/a/1.json", archive.again),
-        "request set/a/1 appears twice",
-    ),
-}
+    "a request twice": (lambda archive: add(archive, "org/toy/set/a/1.json", archive.again),
+                        "request set/a/1 appears twice"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD_MEMBERS)
@@ -579,14 +571,11 @@ def test_bad_scores_are_refused(tmp_path, requests, scores, change, words):
         open_trace(file, TOY)
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("capacity_drop", {"name": "drop", "gamma": 0.5}),
-        ("capacity_reroute", {"name": "reroute", "gamma": 0.5}),
-        ("expert_drop", {"name": "expert_drop", "share": 0.5}),
-    ],
-)
+@pytest.mark.parametrize(("name", "rule"), [
+    ("capacity_drop", {"name": "drop", "gamma": 0.5}),
+    ("capacity_reroute", {"name": "reroute", "gamma": 0.5}),
+    ("expert_drop", {"name": "expert_drop", "share": 0.5}),
+])  # fmt: skip
 def test_lost_mass_is_that_of_recorded_scores(npz, name, rule):
     """Scores of 1 for rank 0 and 0 for others: what is lost is the share of tokens that lose their first expert."""
     recorded = open_trace(npz, TOY)
@@ -696,16 +685,13 @@ def test_sweep_and_import_read_it(tmp_path, own_source):
     )
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"),
-        ("outside", "expert id 6"),
-        ("unlike", "expected integers"),
-        ("empty", "yields no requests"),
-        ("missing", "has no function 'missing'"),
-    ],
-)
+@pytest.mark.parametrize(("function", "said"), [
+    ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"),
+    ("outside", "expert id 6"),
+    ("unlike", "expected integers"),
+    ("empty", "yields no requests"),
+    ("missing", "has no function 'missing'"),
+])  # fmt: skip
 def test_what_a_reader_does_wrong_is_named(own_source, function, said):
     with pytest.raises(TraceError, match=said):
         open_trace(own_source, TOY, f"my_format:{function}")

@@ -150,18 +150,15 @@ def test_other_folders_are_not_written_to(tree, tmp_path):
         imported(tree, tmp_path / "home")
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda manifest: "{",
-        lambda manifest: "[]",
-        lambda manifest: json.dumps({**manifest, "version": 99}),
-        lambda manifest: json.dumps({key: value for key, value in manifest.items() if key != "shape"}),
-        lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "file": "../index.col"}}),
-        lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "bytes": 5}}),
-        lambda manifest: json.dumps({**manifest, "rows": [{**manifest["rows"][0], "file": "rows-gone.col"}]}),
-    ],
-)
+@pytest.mark.parametrize("spoil", [
+    lambda manifest: "{",
+    lambda manifest: "[]",
+    lambda manifest: json.dumps({**manifest, "version": 99}),
+    lambda manifest: json.dumps({key: value for key, value in manifest.items() if key != "shape"}),
+    lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "file": "../index.col"}}),
+    lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "bytes": 5}}),
+    lambda manifest: json.dumps({**manifest, "rows": [{**manifest["rows"][0], "file": "rows-gone.col"}]}),
+])  # fmt: skip
 def test_damaged_manifests(spoil, store):
     file = store / "manifest.json"
     file.write_text(spoil(json.loads(file.read_text())))

@@ -172,15 +172,12 @@ def test_layers_of_other_depth_may_be_skewed_otherwise():
     assert SyntheticSpec(popularity_skew=[0.3, 1.5]).popularity_skew == (0.3, 1.5)
 
 
-@pytest.mark.parametrize(
-    ("imbalance", "wanted"),
-    [
-        ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)),
-        ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
-        ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)),
-        ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
-    ],
-)
+@pytest.mark.parametrize(("imbalance", "wanted"), [
+    ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)),
+    ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
+    ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)),
+    ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
+])  # fmt: skip
 def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
     """Of other tokens than those of the fit, within 2 %; every layer within 8 %. Its parts may differ by depth."""
     source = generated_traffic(load_model("olmoe-1b-7b"), SyntheticSpec(imbalance=imbalance, prompt_tokens=0), 16384)
@@ -195,15 +192,12 @@ def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
     assert kind in source.label
 
 
-@pytest.mark.parametrize(
-    ("imbalance", "problem"),
-    [
-        ({"max_over_mean": 1.3}, "is missing"),
-        ({"hottest_expert": 3, "ranks": 8}, "not of hottest_expert"),
-        ({"max_over_mean": 2, "max_over_min": 3, "ranks": 8}, "expected one of"),
-        ({"max_over_min": 3, "ranks": 8, "slots": 1}, "are those of eplb_gain"),
-    ],
-)
+@pytest.mark.parametrize(("imbalance", "problem"), [
+    ({"max_over_mean": 1.3}, "is missing"),
+    ({"hottest_expert": 3, "ranks": 8}, "not of hottest_expert"),
+    ({"max_over_mean": 2, "max_over_min": 3, "ranks": 8}, "expected one of"),
+    ({"max_over_min": 3, "ranks": 8, "slots": 1}, "are those of eplb_gain"),
+])  # fmt: skip
 def test_an_imbalance_has_one_figure(imbalance, problem):
     with pytest.raises(ValidationError, match=problem):
         SyntheticSpec(imbalance=imbalance)
