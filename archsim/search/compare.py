@@ -56,7 +56,7 @@ class Compared:
     frontier: Frontier  # of one machine; world 0 is without a draw
     chosen: Used  # how it is used at the limit, or for most tokens
     batch: Batch  # of one engine of it, as simulated
-    simulated: float  # time of a batch as simulated over its estimate, by which all times are scaled
+    simulated: float  # time of a batch as simulated over its estimate, by which its times are scaled
     rates: np.ndarray  # float64[1 + world] tokens/s of all machines at the limit; the first without a draw
     usd: np.ndarray  # float64[1 + world] of making all machines
     file: ExperimentSpec  # that runs it
@@ -318,16 +318,17 @@ def _anchors(used: Used, limits: Limits, requests: Requests) -> list[int]:
 
 
 def _compare_side(machine: Machine, found: Frontier, limits: Limits, requests: Requests, samples: int) -> Compared:
-    """A side at the limit. What is best there is simulated by the event engine with more layers, and all times are
-    scaled by what that differs from its estimate.
+    """A side at the limit. What is best there is simulated by the event engine with more layers, and its times are
+    scaled by what that differs from its estimate; those of other ways stay, which another machine may have, too.
     """
     estimates = _estimates(machine, requests)
     best, batch = _at_limit(machine, found, limits)
     estimate = estimates.batch(machine.used[best].way, batch)
     simulated, file = _simulate(machine, machine.used[best], batch, requests)
     ratio = simulated.ns / estimate.ns
-    frontier = Frontier([Curve(each.tpot_ns * ratio, each.tokens_per_s / ratio, each.ttft_ns * ratio)
-                         for each in found.curves])  # fmt: skip
+    curves = list(found.curves)
+    curves[best] = Curve(*(each * by for each, by in zip(found.curves[best], (ratio, 1 / ratio, ratio), strict=True)))
+    frontier = Frontier(curves)
     again, size = _at_limit(machine, frontier, limits)
     if (again, size) != (best, batch):
         best = again
