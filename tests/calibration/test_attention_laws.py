@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.laws.attention import (
-    AttentionSizes,
-    attention_grid,
-    choose_attention,
-    grid_ns,
-    law_ns,
-    work_of,
-)
+from archsim.laws.attention import AttentionSizes, attention_grid, choose_attention, grid_ns, law_ns, work_of
 from archsim.laws.calibration_files import calibration_named
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws

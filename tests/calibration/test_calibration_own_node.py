@@ -53,11 +53,14 @@ def copy_us(size, direction="uni"):
     return 2.5 + size / (380e3 if direction == "uni" else 340e3)
 
 
-def points(kind, run):
+SHAPES = ((4096, 7168), (2048, 7168), (7168, 2048), (3072, 4096), (4096, 1536))
+
+
+def points(kind, run, shapes=SHAPES):
     """(cells before the times, time in us) of every made-up point."""
     if kind == "gemm":
         for dtype, (element, scaling) in WAYS.items():
-            for n, k in ((4096, 7168), (2048, 7168), (7168, 2048), (3072, 4096), (4096, 1536)):
+            for n, k in shapes:
                 for m in M:
                     cells = (
                         f"{run},{GPU},{DRIVER},cublas "
@@ -88,13 +91,13 @@ def points(kind, run):
         )
 
 
-def write(folder, kinds=tuple(HEADS)):
+def write(folder, kinds=tuple(HEADS), shapes=SHAPES):
     folder.mkdir(exist_ok=True)
     for kind in kinds:
         noise = np.random.default_rng(list(HEADS).index(kind))
         lines = [f"{HEADS[kind]},{TIMES}"]
         for run in RUNS:
-            for cells, us in points(kind, run):
+            for cells, us in points(kind, run, shapes):
                 median = us * np.exp(0.003 * noise.standard_normal())
                 lines.append(f"{cells},{median:.6g},{0.99 * median:.6g},{1.02 * median:.6g}")
         (folder / f"{kind}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -195,7 +198,7 @@ def test_the_gpu_is_the_folders(tmp_path):
 
 @table_of(__file__, "bad_rows_of_a_node")
 def test_bad_rows_are_reported(tmp_path, kind, old, new, said):
-    folder = write(tmp_path / "a", ("gemm", kind))
+    folder = write(tmp_path / "a", ("gemm", kind), SHAPES[:1])
     text = (folder / f"{kind}.csv").read_text().splitlines()
     line = next(at for at, row in enumerate(text) if old in row)
     text[line] = text[line].replace(old, new, 1)
@@ -214,7 +217,7 @@ def test_a_header_of_the_schema_written_in_another_way_is_not_taken_for_one_of_t
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.kind)
 def test_a_header_alone_is_no_error(tmp_path, layout):
-    write(tmp_path / "a", ("gemm",))
+    write(tmp_path / "a", ("gemm",), SHAPES[:1])
     (tmp_path / "a" / "b.csv").write_text(f"{HEADS[layout.kind]},{TIMES}\n")
     assert "b.csv:2" not in str(read_measurements(tmp_path / "a").problems)
     assert [str(problem) for problem in read_measurements(tmp_path / "a" / "b.csv").problems][0].endswith(
@@ -351,10 +354,7 @@ def test_the_newest_version_is_taken_everywhere():
 def test_hbm_is_of_the_newest_version_and_says_what_its_share_is_of(tmp_path):
     numbers = [scalar(value, version, op=op, quantity=quantity) for version, values in (("2.10", (500.0, 0.8)), ("2.9", (900.0, 0.5)))  # noqa: E501
                for value, op, quantity in zip(values, ("chase", "read"), ("latency_ns", "efficiency"), strict=True)]  # fmt: skip  # noqa: E501
-    for gpu_fit, end in (
-        ((), "latency, efficiency"),
-        (("hbm",), "latency, efficiency (of 2 TB/s, which was fitted)"),
-    ):
+    for gpu_fit, end in (((), "latency, efficiency"), (("hbm",), "latency, efficiency (of 2 TB/s, which was fitted)")):
         path = write_calibration(calibration(gpu_fit=gpu_fit, hbm=numbers), tmp_path / "own.yaml")
         hbm = read(HbmSpec, bandwidth="2 TB/s", capacity="80 GB", calibration=str(path))
         assert (hbm.latency_ns, hbm.efficiency) == (500.0, 0.8) and hbm.source.endswith(f": {end}")

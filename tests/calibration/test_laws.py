@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.examples import sampled
+from support.examples import examples, sampled
 from support.tables import table_of
 
 from archsim.base.errors import SpecError
@@ -204,9 +204,9 @@ ASK = dict(
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("gpu", SAMPLED)
 def test_every_shipped_table_is_reached(gpu, section):
-    """By its own names the door gives that very table, and times of it that are finite and positive."""
+    """By its own names the door gives that very table (every fourth at a commit), and times that are positive."""
     laws = laws_of(gpu)
-    tables = getattr(laws.calibration, section)
+    tables = getattr(laws.calibration, section)[:: 1 if examples(100) == 100 else 4]
     assert [ASK[section](laws, table) is table for table in tables] == [True] * len(tables)
 
 
@@ -221,7 +221,7 @@ def test_there_are_tables_to_reach_in_every_section():
 def test_every_block_is_reached_but_those_that_yield(gpu):
     """A query by library takes, of each part, the kernel measured most; a library without all parts is not taken."""
     laws = laws_of(gpu)
-    for table in laws.calibration.blocks:
+    for table in laws.calibration.blocks[:: 1 if examples(100) == 100 else 4]:
         kind = BLOCKS[table.kind]
         found = block_times(kind, laws, table.phase, 4096, 1, ("bf16", table.kv_dtype or "bf16"), table.library, None)
         if found is None or table not in found.tables:

@@ -112,7 +112,7 @@ BATCHES = Batches(
     ("qwen3-30b-a3b", "b200_node", Parallelism(dp=4, ep=4), Precision("fp8_block", "fp8_block", "bf16")),
 ])  # fmt: skip
 @given(rate=st.sampled_from(RATES), factor=FACTORS)
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12, 4), deadline=None)
 def test_no_faster_rate_makes_an_iteration_slower_and_all_rates_make_it_as_much_faster(
     model, machine, parallel, precision, rate, factor
 ):

@@ -68,10 +68,7 @@ def test_causes_add_up(laws, request):
 
 
 @settings(max_examples=examples(40))
-@given(
-    st.lists(st.tuples(st.integers(1, 400), st.integers(0, 4000)), min_size=1, max_size=20),
-    st.integers(1, 4000),
-)
+@given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 4000)), min_size=1, max_size=20), st.integers(1, 4000))
 def test_longer_contexts_and_more_requests_are_never_faster(qwen, requests, more):
     new, before = np.array(requests).T
     here = iteration_times(qwen, batches_of(1, before + 2)).total_ns

@@ -29,16 +29,16 @@ pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 
 
 SMALL = [  # at every commit: one of each kind
-    *[("allocator", 24, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
-    ("allocator", 24, {"dies": 6, "lanes": 4, "speeds": True}),
-    ("allocator", 24, {"dies": 1, "lanes": 4}),
-    ("pdu", 200, {}),
-    ("pdu", 200, {"experts": 64, "port_bits": 64, "shadow": False}),
-    ("select", 500, {"experts": 60, "larger_wins": True, "keep": 12}),
-    ("sorter", 120, {"experts": 16, "comparators": 4}),
-    ("atu", 250, {"entries": 8, "ways": 8, "experts": 40}),
+    *[("allocator", 8, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
+    ("allocator", 8, {"dies": 6, "lanes": 4, "speeds": True}),
+    ("allocator", 8, {"dies": 1, "lanes": 4}),
+    ("pdu", 100, {}),
+    ("pdu", 100, {"experts": 64, "port_bits": 64, "shadow": False}),
+    ("select", 200, {"experts": 60, "larger_wins": True, "keep": 12}),
+    ("sorter", 60, {"experts": 16, "comparators": 4}),
+    ("atu", 120, {"entries": 8, "ways": 8, "experts": 40}),
     ("atu", 50, {"experts": 2}),
-    ("heatmap", 120, {"experts": 20, "port_bits": 64}),
+    ("heatmap", 60, {"experts": 20, "port_bits": 64}),
 ]  # fmt: skip
 FURTHER = [
     *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in
@@ -156,7 +156,7 @@ def replay_of(name):
 def test_command_tells_what_was_compared(capsys):
     assert main(["rtl", "lockstep", "pdu", "--events", "300", "--seed", "3"]) == 0
     assert "0 differences; covered 1,544 of 1,544 bits, 6 of 6 branches, 7 of 7 bounds" in capsys.readouterr().out
-    asked = ["allocator", "--blocks", "40", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
+    asked = ["allocator", "--blocks", "15", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
     assert main(["rtl", "lockstep", *asked]) == 0
     out = capsys.readouterr().out
     assert out.count("0 differences") == 2 and "lanes=2" in out

@@ -221,7 +221,7 @@ def test_a_machine_beside_a_deployment_serves_its_requests_in_sizes_of_its_own()
 def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     """A closed loop is compared by its output; a value of ``vary`` takes the place of the file's own ``sweep:``."""
     given = SERVED | {"sweep": {"grid": {"scheduler.max_num_seqs": [2, 4]}}, "scheduler": SHORT}
-    requests = {key: SERVED["requests"][key] for key in ("input", "output", "count")} | {"concurrency": 16}
+    requests = {key: SERVED["requests"][key] for key in ("input", "output")} | {"concurrency": 16, "count": 32}
     found = ar.compare(given | {"requests": requests}, vary={"scheduler.max_num_seqs": [4, 8]}, samples=16, jobs=1)
     first = found.sentence
     assert first.startswith("With 8 requests per rank instead of 4 requests per rank, output is ")
@@ -286,7 +286,7 @@ def test_a_limit_that_some_samples_miss_is_not_called_the_value():
 
 
 def test_a_key_that_has_no_effect_is_said_to_have_none():
-    requests = {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}}
+    requests = {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}, "count": 8}
     given = load_serving(SERVED).given | {"requests": requests, "scheduler": SHORT}
     found = ar.compare(given, vary={"prefix_cache": [True, False]}, samples=16, jobs=1)
     assert found.sentence.startswith("Prefix caching has no effect: ")

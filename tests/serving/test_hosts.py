@@ -48,8 +48,7 @@ def served(rows, graph, **more):
 
 
 @pytest.mark.parametrize(
-    ("graph", "prompt", "charged"),
-    [(512, 13, 0), (512, 512, 0), (512, 513, 1), (0, 13, 1), (0, 513, 1), (256, 300, 1)],
+    ("graph", "prompt", "charged"), [(512, 13, 0), (512, 512, 0), (512, 513, 1), (0, 13, 1), (0, 513, 1), (256, 300, 1)]
 )
 def test_only_iterations_outside_captured_graphs_are_charged(graph, prompt, charged):
     """A short tail of a prompt is inside vLLM's graphs; engines that capture decodes alone charge every prompt."""
@@ -116,20 +115,8 @@ PLAIN = {
     [
         ("h200_node", "vllm", "fp8_block", "bf16", ("vllm_v1", 8192, {"reserve_full_isl": 1})),
         ("h200_node", "trtllm", "fp8_block", "fp8", ("trtllm", 8192, {})),
-        (
-            "h200_node",
-            "sglang",
-            "fp8_block",
-            "bf16",
-            ("sglang", 8192, {"poll_every": 1, "kept_share": 0.7}),
-        ),
-        (
-            "b200_node",
-            "sglang",
-            "nvfp4",
-            "fp8",
-            ("sglang", 16384, {"poll_every": 1, "kept_share": 0.7}),
-        ),
+        ("h200_node", "sglang", "fp8_block", "bf16", ("sglang", 8192, {"poll_every": 1, "kept_share": 0.7})),
+        ("b200_node", "sglang", "nvfp4", "fp8", ("sglang", 16384, {"poll_every": 1, "kept_share": 0.7})),
     ],
 )
 def test_a_plain_file_is_served_as_its_engine_is_started(system, engine, products, kv, scheduler):

@@ -122,8 +122,7 @@ def test_a_machine_that_nobody_measured_has_no_measured_range_and_says_so(name):
 
 
 @pytest.mark.parametrize(
-    ("changes", "measured"),
-    [({}, True), ({"bandwidth": "45 GB/s"}, False), ({"hop_latency": "3 us"}, False)],
+    ("changes", "measured"), [({}, True), ({"bandwidth": "45 GB/s"}, False), ({"hop_latency": "3 us"}, False)]
 )
 def test_a_machine_of_other_links_has_the_range_of_no_measured_one(changes, measured):
     level = {"switch": 8, "bandwidth": "450 GB/s", "hop_latency": "0.3 us", "law": "h100/intra_node"} | changes

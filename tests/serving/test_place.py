@@ -149,10 +149,7 @@ def test_defaults_are_those_of_the_engines():
 
 
 REFUSED = {
-    "slots that do not divide": (
-        {"slots": 7},
-        r"toy on dojo: 13 slots .*\b6\b.*\b7\b.*\b4 ranks; 12 or 16 .*6 or 10",
-    ),
+    "slots that do not divide": ({"slots": 7}, r"toy on dojo: 13 slots .*\b6\b.*\b7\b.*\b4 ranks; 12 or 16 .*6 or 10"),
     "no slots": ({"slots": 0}, r"\b4 ranks; 8 .*\b2\b"),
     "fewer slots than experts": ({"num_slots": 4}, r"\b4 slots .*\b6 experts; .*\b4 ranks .*\b8\b"),
     "negative slots": ({"slots": -2}, "slots is -2; .* 0$"),

@@ -254,9 +254,10 @@ def test_a_search_refuses_pools_apart():
 @pytest.fixture
 def few_requests(monkeypatch):
     """A highest rate is held to few requests: `test_the_highest_rate_is_within_the_limits` has as many as users get."""
-    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 200)
-    monkeypatch.setattr("archsim.serving.answers.highest_rate.ENOUGH", 200)
-    monkeypatch.setattr("archsim.serving.answers.highest_rate.SUSTAINED", 400)
+    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 60)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.ENOUGH", 60)
+    monkeypatch.setattr("archsim.serving.answers.highest_rate.SUSTAINED", 120)
+    monkeypatch.setattr("archsim.serving.answers.sure.FEWEST_REQUESTS", 30)
 
 
 @pytest.mark.nightly
