@@ -61,6 +61,7 @@ def rank_of(module: str) -> int | None:
     return None
 
 
+@cache
 def imports_of(tree: ast.AST) -> list[tuple[int, str]]:
     """(line, module) of every import, at any depth."""
     found = []

@@ -1,6 +1,7 @@
 """Sweeps of a user's node in the layout that has no library version, and the GPU's name in one file only."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 from support.made_up_measurements import GEMM
 from support.made_up_measurements import gemm as products
 from support.tables import table_of
+from support.tiny import archsim
 
 from archsim.base.errors import SpecError
 from archsim.base.validation import validate
@@ -360,13 +362,15 @@ def test_hbm_is_of_the_newest_version_and_says_what_its_share_is_of(tmp_path):
         assert (hbm.latency_ns, hbm.efficiency) == (500.0, 0.8) and hbm.source.endswith(f": {end}")
 
 
-@pytest.fixture
-def gpu_fit(tmp_path, capsys):
-    """The calibration of some made-up products and reads of HBM, by the command, and what it said on stderr."""
+@pytest.fixture(scope="module")
+def gpu_fit(tmp_path_factory):
+    """The calibration of some made-up products and reads of HBM, by the command, what it said on stderr, and its file;
+    once for each set of options.
+    """
 
+    @cache
     def calibrated(*more, gpu="Own X900", versions=("2.9",)):
-        folder = tmp_path / "measured"
-        folder.mkdir(exist_ok=True)
+        folder = tmp_path_factory.mktemp("measured")
         rows = [
             row.replace("NVIDIA H100", gpu)
             for version in versions
@@ -376,27 +380,29 @@ def gpu_fit(tmp_path, capsys):
         (folder / "memory.csv").write_text(
             "\n".join([MEMORY, *(f"1,{gpu},torch,2.9,hbm,read,bytes_per_s,{2**30},1.8e12" for _ in range(2))]) + "\n"
         )
-        assert main(["calibrate", str(folder), "--out", str(tmp_path / "own.yaml"), *more]) == 0
-        return load_calibration(tmp_path / "own.yaml"), capsys.readouterr().err
+        out = folder / "fit" / "own.yaml"
+        ended = archsim(folder, "calibrate", folder, "--out", out, *more)
+        assert ended.returncode == 0
+        return load_calibration(out), ended.stderr, str(out)
 
     return calibrated
 
 
 def test_nominal_rates_that_are_named_are_the_reference(gpu_fit):
-    found, said = gpu_fit("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s")
+    found, said, _ = gpu_fit("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s")
     assert (
         found.reference == ReferenceRates(peak_flop_per_s={"bf16": 600e12}, hbm_bytes_per_s=2.4e12, sms=132)
         and said == ""
     )
     assert [table.value for table in found.hbm if table.unit == "ratio"] == [0.75]
-    both, _ = gpu_fit("--peak", "fp16=500TFLOP/s", "--peak", "fp8=1 PFLOP/s", "--hbm", "2.4 TB/s")
+    both, *_ = gpu_fit("--peak", "fp16=500TFLOP/s", "--peak", "fp8=1 PFLOP/s", "--hbm", "2.4 TB/s")
     assert (
         both.reference.peak_flop_per_s == {"fp16": 500e12, "fp8": 1e15, "bf16": 500e12} and both.reference.fitted == ()
     )
 
 
 def test_without_them_the_fitted_rates_stand_and_it_is_said(gpu_fit):
-    found, said = gpu_fit()
+    found, said, _ = gpu_fit()
     table = choose_table(found, "bf16")
     assert found.reference.peak_flop_per_s == {"bf16": table.law.flop_per_s} and found.reference.fitted == (
         "bf16",
@@ -407,13 +413,13 @@ def test_without_them_the_fitted_rates_stand_and_it_is_said(gpu_fit):
     ] == [1.0]
     assert "note: own-x900: no nominal rate is known" in said and "give them with --peak bf16=... --hbm ..." in said
     assert load_calibration("h100").reference.fitted == ()
-    known, said = gpu_fit(gpu="NVIDIA H100")
+    known, said, _ = gpu_fit(gpu="NVIDIA H100")
     assert known.reference == DATASHEETS["h100"] and said == ""
 
 
 def test_the_fitted_reference_is_that_of_the_table_that_systems_take(gpu_fit):
     """Of the newest version, 2.10, which is twice as fast and comes first by spelling."""
-    found, _ = gpu_fit(versions=("2.9", "2.10"))
+    found, *_ = gpu_fit(versions=("2.9", "2.10"))
     rates = {table.version: table.law.flop_per_s for table in found.gemm}
     assert choose_table(found, "bf16").version == "2.10" and [*rates] == ["2.10", "2.9"]
     assert found.reference.peak_flop_per_s["bf16"] == rates["2.10"] > 1.5 * rates["2.9"]
@@ -422,7 +428,7 @@ def test_the_fitted_reference_is_that_of_the_table_that_systems_take(gpu_fit):
 def test_a_die_with_the_nominal_rates_takes_what_was_measured(gpu_fit):
     """Rates that were named: a system that names the same ones. Fitted ones: a system that names those."""
     for more in (("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), ()):
-        found, _ = gpu_fit(*more)
+        found, *_ = gpu_fit(*more)
         peak, hbm = found.reference.peak_flop_per_s["bf16"], found.reference.hbm_bytes_per_s
         mine, measured = (ExpertGemm(found, 2048, 1024, "bf16", rates) for rates in (Rates(peak, hbm), None))
         assert mine.gate.ns.tolist() == measured.gate.ns.tolist() and mine.down.ns.tolist() == measured.down.ns.tolist()
@@ -454,8 +460,7 @@ def test_nominal_rates_are_of_one_gpu(tmp_path, capsys):
     )
 
 
-def test_a_die_that_is_scaled_from_fitted_rates_is_reported(gpu_fit, tmp_path):
-    path = str(tmp_path / "own.yaml")
+def test_a_die_that_is_scaled_from_fitted_rates_is_reported(gpu_fit):
     row = {"system": "mine", "gemm_extrapolated": 0.0}
     for more, said in (
         (("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), []),
@@ -467,7 +472,8 @@ def test_a_die_that_is_scaled_from_fitted_rates_is_reported(gpu_fit, tmp_path):
             ],
         ),
     ):
-        reference = gpu_fit(*more)[0].reference
+        found, _, path = gpu_fit(*more)
+        reference = found.reference
         same = GemmSource(path, None, "bf16", reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)
         assert calibration_notes([row], [("mine", same)]) == []
         other = same._replace(peak_flop_per_s=900e12, hbm_bytes_per_s=3e12)

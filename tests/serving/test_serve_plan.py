@@ -35,6 +35,13 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def kept_samples(tmp_path_factory, monkeypatch):
+    """A cache that tests of the same samples share, however fast the machine is."""
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path_factory.getbasetemp() / "samples"))
+    monkeypatch.setattr("archsim.runs.store.WORTH_S", 0.0)
+
+
 def read(folder, names=LAST):
     return {name: (folder / name).read_bytes() for name in names}
 
@@ -50,9 +57,7 @@ def test_axes_are_rows_and_what_cannot_run_says_why(tmp_path):
     assert len(repr(served).splitlines()) <= 6
 
 
-def test_points_have_ranges_and_the_best_is_told_as_compare_tells_it(tmp_path, monkeypatch, capsys):
-    """Of the same samples, which are found in the cache."""
-    monkeypatch.setattr("archsim.runs.store.WORTH_S", 0.0)
+def test_points_have_ranges_and_the_best_is_told_as_compare_tells_it(tmp_path, monkeypatch, capsys, kept_samples):
     monkeypatch.chdir(tmp_path)
     grid = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3]}
     (tmp_path / "axes.yaml").write_text(json.dumps(FILE | {"sweep": {"grid": grid}}))
@@ -181,7 +186,7 @@ TWO = {
 }  # fmt: skip
 
 
-def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path):
+def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path, kept_samples):
     found = ar.serve_sure(SURE_FILE, 16, out=tmp_path / "one")
     (option,) = found.options
     assert {each.key.rpartition(".")[2] for each in found.quantities} == {"tpot", "ttft"}
@@ -253,7 +258,7 @@ def test_sides_apart_draw_what_is_known_of_each():
     assert names == {"prefill": {"decodes", "prompts", "ttft"}, "decode": {"decodes", "prompts"}}  # ttft: once
 
 
-def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_path, monkeypatch):
+def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_path, monkeypatch, kept_samples):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArchsimError, match="at least 16"):
         ar.serve_sure(SURE_FILE, 15)
