@@ -15,34 +15,12 @@ TICKED = re.compile(r"`+([^`\n]+)`+")
 # Names of other programs and of their files, which our text quotes.
 ELSEWHERE = frozenset(
     {
-        "ARCHCOL1",
-        "DeepseekV3",
-        "EXPERT_STATISTIC_PATH",
-        "If",
-        "Mux",
-        "PortArgs.init_new",
-        "SKIP",
-        "aiperf",
-        "_get_and_verify_max_len",
-        "deepseek_v3",
-        "eplb_config",
-        "gpu_name",
-        "guidellm",
-        "importlib.metadata",
-        "inferencex",
-        "init_trivial",
-        "llm_args.py",
-        "mmlu",
-        "mmlu_zh",
-        "per_pass",
-        "per_token",
-        "read_table",
-        "scheduler_reserve_full_isl",
-        "server_args.py",
-        "stat_approx",
-        "zh",
+        "ARCHCOL1", "DeepseekV3", "EXPERT_STATISTIC_PATH", "If", "Mux", "PortArgs.init_new", "SKIP", "aiperf",
+        "_get_and_verify_max_len", "deepseek_v3", "eplb_config", "gpu_name", "guidellm", "importlib.metadata",
+        "inferencex", "init_trivial", "llm_args.py", "mmlu", "mmlu_zh", "per_pass", "per_token", "read_table",
+        "scheduler_reserve_full_isl", "server_args.py", "stat_approx", "zh",
     }
-)
+)  # fmt: skip
 # Parts of names that stand for many, such as the columns ``NAME_p05``; and units that a message says not to use.
 PARTS = re.compile(r"_\w+|(name|COLUMN)_\w+|\w+_N|G(bit|bps|Bps)|D\.\.2D|h\d+")
 FILES = re.compile(r"[\w.]+\.(html|json|yaml|csv)")

@@ -35,22 +35,11 @@ def rows_of(law=LAW, runs=("1",), version="1.0", noise=0.0, sizes=SIZES, bump=la
     times = law_ns(law, m, n, k, "bf16") * np.exp(bump(m, n, k) + noise * generator.standard_normal(len(m))) / 1e3
     return pd.DataFrame(
         {
-            "run_id": run,
-            "gpu_name": "H100",
-            "library": "lib",
-            "library_version": version,
-            "dtype": "bf16",
-            "quant_included": "0",
-            "groups": 1.0,
-            "m": m.astype(float),
-            "n": n.astype(float),
-            "k": k.astype(float),
-            "latency_us_median": times,
-            "gpu": "h100",
-            "file": "gemm.csv",
-            "line": np.arange(len(m)) + 2,
+            "run_id": run, "gpu_name": "H100", "library": "lib", "library_version": version, "dtype": "bf16",
+            "quant_included": "0", "groups": 1.0, "m": m.astype(float), "n": n.astype(float), "k": k.astype(float),
+            "latency_us_median": times, "gpu": "h100", "file": "gemm.csv", "line": np.arange(len(m)) + 2,
         }
-    )
+    )  # fmt: skip
 
 
 def wavy(m, n, k):

@@ -87,7 +87,7 @@ class TestFit:
 
     def test_what_the_host_takes_to_launch_is_a_floor_and_is_found(self):
         floored = LAW.model_copy(update={"floor_ns": 400_000.0})
-        rows = layers(how=rank_load.TILED, law=floored).assign(kernel="deepepmoe-context")
+        rows = layers(how=rank_load.TILED, law=floored, powers=10).assign(kernel="deepepmoe-context")
         (table,) = fit_moe(rows)
         assert table.law.floor_ns == pytest.approx(400_000, rel=0.01)
         ((named, sweeps),) = moe_pools(rows)

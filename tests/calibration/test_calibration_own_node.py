@@ -132,13 +132,10 @@ def test_all_six_files_are_read_whole(node):
         kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()
     }
     assert versions == {
-        "gemm": {("cublas", "12.4.5")},
-        "moe": {("cutlass", "unknown")},
-        "collective": {("nccl", "2.21.5")},
-        "p2p": {("cuda", DRIVER), ("nccl", "unknown")},
-        "hostpath": {("cuda", DRIVER)},
+        "gemm": {("cublas", "12.4.5")}, "moe": {("cutlass", "unknown")}, "collective": {("nccl", "2.21.5")},
+        "p2p": {("cuda", DRIVER), ("nccl", "unknown")}, "hostpath": {("cuda", DRIVER)},
         "launch": {("cuda", DRIVER)},
-    }
+    }  # fmt: skip
     layers = found.table("moe")[["model", "hidden", "ffn", "experts", "top_k"]].drop_duplicates()
     assert layers.values.tolist() == [["deepseek-v3", 7168, 2048, 256, 8]]
     gathered = found.table("collective").groupby("op")["bytes"].max()

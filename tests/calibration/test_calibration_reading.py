@@ -219,13 +219,10 @@ def test_other_ways_to_write_the_same_file(tmp_path):
     text = "\n".join([HEAD, *ROWS, ""])
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()) + "\n"
     files = {
-        "a.CSV": text.encode("utf-8-sig"),
-        "b.csv": text.replace("\n", "\r\n").encode(),
-        "c.csv": text.replace("\n", "\r").encode(),
-        "d.csv": quoted.encode(),
-        "e.csv.gz": gzip.compress(text.encode(), mtime=0),
-        "f.csv": text.replace("\n", "\n\n").encode(),
-    }
+        "a.CSV": text.encode("utf-8-sig"), "b.csv": text.replace("\n", "\r\n").encode(),
+        "c.csv": text.replace("\n", "\r").encode(), "d.csv": quoted.encode(),
+        "e.csv.gz": gzip.compress(text.encode(), mtime=0), "f.csv": text.replace("\n", "\n\n").encode(),
+    }  # fmt: skip
     plain = read_measurements(written(tmp_path, HEAD, *ROWS)).table("gemm")
     for name, data in files.items():
         folder = tmp_path / name

@@ -371,7 +371,7 @@ POLICIES = (
 )  # fmt: skip
 
 
-DRAWS, BATCHES = 12, 6  # of traffic; of batches under each, with every policy
+DRAWS, BATCHES = 12, examples(6, 3)  # of traffic; of batches under each, with every policy
 
 
 def gains(rng, overlap):

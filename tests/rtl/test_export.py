@@ -24,30 +24,14 @@ needs_sta = pytest.mark.skipif(shutil.which("sta") is None, reason="needs OpenST
 needs_cells = pytest.mark.skipif(bool(find_libraries()[1]), reason=find_libraries()[1] or "a library is there")
 
 SMALL = {
-    "allocator": {"dies": 5, "lanes": 2},
-    "pdu": {"experts": 16, "port_bits": 4},
-    "select": {"experts": 12, "comparators": 4, "keep": 3},
-    "sorter": {"experts": 8, "comparators": 4},
-    "atu": {"entries": 8, "ways": 4, "experts": 40},
-    "heatmap": {"experts": 12, "port_bits": 64},
-}
+    "allocator": {"dies": 5, "lanes": 2}, "pdu": {"experts": 16, "port_bits": 4},
+    "select": {"experts": 12, "comparators": 4, "keep": 3}, "sorter": {"experts": 8, "comparators": 4},
+    "atu": {"entries": 8, "ways": 4, "experts": 40}, "heatmap": {"experts": 12, "port_bits": 64},
+}  # fmt: skip
 # Words of C++ that are no words of Verilog: Verilator warns of them (SYMRSVDWORD).
 CPP_WORDS = {
-    "and",
-    "any",
-    "class",
-    "delete",
-    "free",
-    "friend",
-    "min",
-    "max",
-    "new",
-    "not",
-    "or",
-    "set",
-    "size_t",
-    "xor",
-}
+    "and", "any", "class", "delete", "free", "friend", "min", "max", "new", "not", "or", "set", "size_t", "xor",
+}  # fmt: skip
 
 
 def simulated(block, folder):

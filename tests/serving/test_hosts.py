@@ -67,11 +67,8 @@ def test_decodes_alone_are_captured_up_to_the_largest_graph():
 
 def test_the_largest_graph_follows_the_batch_as_in_vllm():
     assert [Host(captured=512).of_iterations(seqs)[HOST_CAPTURED] for seqs in (8, 128, 256, 1024)] == [
-        16,
-        256,
-        512,
-        512,
-    ]
+        16, 256, 512, 512,
+    ]  # fmt: skip
     assert {row.captured for row in host_file().hosts if row.engine == "vllm"} == {512}
     assert {row.captured for row in host_file().hosts if row.engine != "vllm"} == {0}
 

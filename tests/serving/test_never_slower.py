@@ -73,7 +73,7 @@ def test_no_engine_is_never_slower_under_load(system, model):
     given = {
         "system": system, "model": model, "parallel": {"attention": {"tp": 4}}, "precision": {"products": "bf16"},
         "requests": {"concurrency": 400, "start": "together", "input": {"fixed": 64}, "output": {"fixed": 8},
-                     "count": 800},
+                     "count": 400},
     }  # fmt: skip
     none, *others = (serve(load_serving(given | {"engine": name})).measures for name in ("none", *engines()))
     for each in others:

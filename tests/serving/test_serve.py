@@ -281,6 +281,7 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     file.write_text(json.dumps(FILE | {"model": "qwen3-30b-a3b", "requests": requests, "search": sizes}))
     serving = load_serving(file)
     said = []
+    monkeypatch.setattr("archsim.serving.answers.search.RATED", 3)
     found = search(serving, said.append)
     sizes = [text for text in said if text.endswith(" sizes of engines are served")]
     assert sizes[0] == f"1 of the {len(sizes)} sizes of engines are served"

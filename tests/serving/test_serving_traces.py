@@ -77,16 +77,12 @@ def test_unknown_formats_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "requests", "tokens"),
     [
-        ("azure_llm_2023_code.csv", 8819, 2048),
-        ("azure_llm_2023_conv.csv", 19366, 1155),
-        ("mooncake_conversation_trace.jsonl", 12031, 12035),
-        ("samples/burstgpt_6col.csv", None, None),
-        ("samples/burstgpt_8col.csv", None, None),
-        ("samples/sharegpt_conversations.json", None, None),
-        ("samples/vidur_splitwise_conv_500.csv", 500, None),
-        ("samples/llmservingsim_flat_example.jsonl", 10, None),
+        ("azure_llm_2023_code.csv", 8819, 2048), ("azure_llm_2023_conv.csv", 19366, 1155),
+        ("mooncake_conversation_trace.jsonl", 12031, 12035), ("samples/burstgpt_6col.csv", None, None),
+        ("samples/burstgpt_8col.csv", None, None), ("samples/sharegpt_conversations.json", None, None),
+        ("samples/vidur_splitwise_conv_500.csv", 500, None), ("samples/llmservingsim_flat_example.jsonl", 10, None),
     ],
-)
+)  # fmt: skip
 def test_published_traces_are_read(shared, name, requests, tokens):
     path = shared / "data" / "requests" / name
     if not path.is_file():
@@ -98,18 +94,9 @@ def test_published_traces_are_read(shared, name, requests, tokens):
 
 def test_every_format_has_a_reader():
     assert list(FORMATS) == [
-        "bailian",
-        "sessions",
-        "mooncake",
-        "guidellm",
-        "llmservingsim_agentic",
-        "applied_compute",
-        "azure",
-        "burstgpt",
-        "sharegpt",
-        "vidur",
-        "llmservingsim",
-    ]
+        "bailian", "sessions", "mooncake", "guidellm", "llmservingsim_agentic", "applied_compute", "azure",
+        "burstgpt", "sharegpt", "vidur", "llmservingsim",
+    ]  # fmt: skip
 
 
 def _azure(*times):
@@ -179,17 +166,11 @@ def test_a_rate_that_no_trace_has_is_refused(tmp_path, name):
 def test_alibabas_traces_have_seconds_and_blocks_of_16(tmp_path):
     rows = (
         {
-            "chat_id": at,
-            "parent_chat_id": -1,
-            "timestamp": 7.5 * at,
-            "input_length": 20,
-            "output_length": 3,
-            "type": "text",
-            "turn": 1,
-            "hash_ids": [2**63 + 1, at],
+            "chat_id": at, "parent_chat_id": -1, "timestamp": 7.5 * at, "input_length": 20, "output_length": 3,
+            "type": "text", "turn": 1, "hash_ids": [2**63 + 1, at],
         }
         for at in range(3)
-    )
+    )  # fmt: skip
     found = read_requests(written(tmp_path, "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
     assert (
         found.arrival_ns.tolist() == [0, 7.5e9, 1.5e10] and found.hash_tokens == 16 and "not read" not in found.read_as

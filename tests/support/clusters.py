@@ -11,15 +11,9 @@ from archsim.specs.workload import WorkloadSpec
 from archsim.traffic.step_demand import StepDemand
 
 VALUES = {
-    "execution": "expert_parallel",
-    "gemm": "grouped",
-    "dispatch": "per_rank",
-    "combine": "bf16",
-    "transfer_software": "charged",
-    "memory": "experts",
-    "capacity": "unbounded",
-    "decision_cost": "free",
-}
+    "execution": "expert_parallel", "gemm": "grouped", "dispatch": "per_rank", "combine": "bf16",
+    "transfer_software": "charged", "memory": "experts", "capacity": "unbounded", "decision_cost": "free",
+}  # fmt: skip
 KERNELS = {"per_rank": "normal", "per_token_expert": "low_latency"}
 
 

@@ -17,26 +17,16 @@ from archsim.traffic.trace import draw_requests
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 CHOICES = {
-    "contention": ("shared", "shared", "reserved"),
-    "arbitration": ("fair", "fair", "round_robin"),
-    "reads": ("in_order", "together"),
-    "activations": ("dispatched", "dispatched", "ignored"),
-    "dispatch": ("per_rank", "per_token_expert"),
-    "combine": ("bf16", "weights_dtype"),
-    "transfer_software": ("charged", "free"),
-    "decision_cost": ("charged", "free"),
-    "heatmap_update": ("limited", "free"),
-    "weights": ("all", "routed"),
-    "llc": ("segments", "slices"),
-    "source": ("interleaved", "queued"),
-    "gemm": ("roofline", "calibrated"),
-    "numbering": ("row_major", "column_major"),
-    "order": ("local_first", "as_created"),
-    "tables": ("finite", "unbounded"),
-    "copy_writes": ("barrier", "background"),
-    "ties": ("sequence", "heapq"),
+    "contention": ("shared", "shared", "reserved"), "arbitration": ("fair", "fair", "round_robin"),
+    "reads": ("in_order", "together"), "activations": ("dispatched", "dispatched", "ignored"),
+    "dispatch": ("per_rank", "per_token_expert"), "combine": ("bf16", "weights_dtype"),
+    "transfer_software": ("charged", "free"), "decision_cost": ("charged", "free"),
+    "heatmap_update": ("limited", "free"), "weights": ("all", "routed"), "llc": ("segments", "slices"),
+    "source": ("interleaved", "queued"), "gemm": ("roofline", "calibrated"),
+    "numbering": ("row_major", "column_major"), "order": ("local_first", "as_created"),
+    "tables": ("finite", "unbounded"), "copy_writes": ("barrier", "background"), "ties": ("sequence", "heapq"),
     "rate_updates": ("instant", "instant", "per_round_trip"),
-}
+}  # fmt: skip
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 TOPOLOGIES = ("mesh", "mesh", "torus", "ring", "fully_connected", "switch")
 STEPS = 2

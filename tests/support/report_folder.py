@@ -197,13 +197,10 @@ def _bounds(policy: str, hidden: float) -> dict:
 
 def _rates(batch: int, steps: int, decode_ns: float) -> dict:
     return {
-        "tokens_per_s": batch * steps / decode_ns * 1e9,
-        "decode_step_ns": decode_ns / steps,
-        "decode_batch_token_ns": decode_ns / steps / batch,
-        "mfu": 0.25,
-        "hbm_bandwidth_utilisation": 0.125,
+        "tokens_per_s": batch * steps / decode_ns * 1e9, "decode_step_ns": decode_ns / steps,
+        "decode_batch_token_ns": decode_ns / steps / batch, "mfu": 0.25, "hbm_bandwidth_utilisation": 0.125,
         "over_roofline": 4.0,
-    }
+    }  # fmt: skip
 
 
 def _steps(row: dict, model: ModelSpec) -> Iterator[dict]:
