@@ -201,26 +201,30 @@ def files_below(folder):
 
 
 class TestCommands:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        folder = tmp_path / "measurements"
-        folder.mkdir()
+    @pytest.fixture(scope="class")
+    def folder(self, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("measurements")
         rows = rows_of(runs=("1", "2"), noise=0.02, sizes=SIZES + [(2048, 7168), (4096, 7168), (7168, 2048)])
         columns = [name for name in rows if name not in ("gpu", "file", "line")]
         rows[columns].astype({name: int for name in "mnk"} | {"groups": int}).to_csv(folder / "gemm.csv", index=False)
         return folder
 
-    def test_same_measurements_same_bytes_and_round_trip(self, folder, tmp_path):
-        for name in ("a", "b"):
-            assert main(["calibrate", str(folder), "--out", str(tmp_path / name)]) == 0
-        write_calibration(load_calibration(tmp_path / "a" / "h100.yaml"), tmp_path / "c" / "h100.yaml")
-        first, *others = (files_below(tmp_path / name) for name in ("a", "b", "c"))
+    @pytest.fixture(scope="class")
+    def fitted(self, folder, tmp_path_factory):
+        out = tmp_path_factory.mktemp("fitted")
+        assert main(["calibrate", str(folder), "--out", str(out / "fit")]) == 0
+        return out / "fit"
+
+    def test_same_measurements_same_bytes_and_round_trip(self, folder, fitted, tmp_path):
+        assert main(["calibrate", str(folder), "--out", str(tmp_path / "again")]) == 0
+        write_calibration(load_calibration(fitted / "h100.yaml"), tmp_path / "written" / "h100.yaml")
+        first, *others = map(files_below, (fitted, tmp_path / "again", tmp_path / "written"))
         assert set(first) == {"h100.yaml", "h100/gemm.yaml", "h100/gemm.npz"} and others == [first, first]
 
-    def test_validation_writes_a_page_that_says_where_it_is_wrong(self, folder, tmp_path, capsys):
-        path = tmp_path / "h100.yaml"
-        assert main(["calibrate", str(folder), "--out", str(path)]) == 0
-        assert main(["validate", "--with", str(path), str(folder), "--out", str(tmp_path / "page")]) == 0
+    def test_validation_writes_a_page_that_says_where_it_is_wrong(self, folder, fitted, tmp_path, capsys):
+        assert (
+            main(["validate", "--with", str(fitted / "h100.yaml"), str(folder), "--out", str(tmp_path / "page")]) == 0
+        )
         page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
         assert "Largest errors" in page and "GEMMs of experts" in page
         own = re.sub(r"<script.*?</script>", "", page, flags=re.S)  # the library that draws has such words
@@ -245,5 +249,5 @@ class TestCommands:
             choose_gpu(measurements, None, "x")
 
     def test_calibration_of_another_gpu_is_reported(self, folder, capsys):
-        assert main(["validate", "--with", "b200", str(folder)]) == 2
-        assert "no measurements of 'b200'" in capsys.readouterr().err
+        assert main(["validate", "--with", "rtx-pro-6000-server", str(folder)]) == 2
+        assert "no measurements of 'rtx-pro-6000-server'" in capsys.readouterr().err

@@ -147,9 +147,9 @@ def test_recorded_steps_of_a_run():
 
 
 def replay_of(name):
-    system, model, spec = small_system(3, 2), small_model(), policy(name)
+    system, model, spec = small_system(3, 2), MODEL, policy(name)
     assumptions = load_assumptions("physical", heatmap_update="free")
-    demand = demand_of(model, system, spec, batch=30, decode_steps=2)
+    demand = demand_of(model, system, spec, batch=30, decode_steps=9)
     return replay(system, model, spec, assumptions, demand, engine=InterpretedEngine)
 
 

@@ -91,7 +91,8 @@ def test_one_deployment_says_its_p99_and_if_its_load_is_too_high_the_rate_that_i
     few = SURE_FILE | {"slo": {"ttft": "1 s", "tpot": "10 ms"}}
     requests = {key: few["requests"][key] for key in ("input", "output")} | {"count": 100}
     for rate, is_kept in ((4, True), (4000, False)):
-        given = few | {"requests": requests | {"arrivals": {"rate": f"{rate}/s"}}}
+        arrivals = {"rate": f"{rate}/s"}
+        given = few | {"requests": requests | {"arrivals": arrivals}, "loads": {"rates": [arrivals["rate"]]}}
         (tmp_path / "one.yaml").write_text(json.dumps(given))
         assert main(["serve", str(tmp_path / "one.yaml"), "--json", "--out", str(tmp_path / f"{rate}")]) == 0
         found = json.loads(capsys.readouterr().out)
