@@ -239,15 +239,13 @@ def test_tokens_are_drawn_less_often_as_serving_goes_on():
     assert group.next_pause == 1000
 
 
-@pytest.mark.parametrize(("given", "taken"), [(None, "all_gather"), ({"dispatch": "per_rank"}, "per_rank")])
+@pytest.mark.parametrize(("given", "taken"), [
+    (None, "all_gather"), ({"dispatch": "per_rank"}, "per_rank"), ({"set": "physical"}, "that of the set"),
+])  # fmt: skip
 def test_a_dispatch_that_is_given_is_kept(given, taken):
     serving = load_serving(ROUTED | SPREAD | {"assumptions": given})
-    assert _groups(serving).scenario.assumptions.dispatch == taken
-
-
-def test_the_dispatch_of_a_set_is_kept():
-    serving = load_serving(ROUTED | SPREAD | {"assumptions": {"set": "physical"}})
-    assert _groups(serving).scenario.assumptions.dispatch == serving.assumptions.dispatch
+    known = serving.assumptions.dispatch if taken == "that of the set" else taken
+    assert _groups(serving).scenario.assumptions.dispatch == known
 
 
 def test_a_run_says_where_a_dispatch_makes_no_difference():

@@ -133,12 +133,6 @@ def test_requests_beyond_a_decode_batch_wait_for_their_first_token():
     assert bound.measures.tpot.mean < 1.01 * free.measures.tpot.mean
 
 
-def test_data_parallel_attention_gathers_hidden_vectors():
-    ranks = {"attention": {"tp": 1, "dp": 8}, "experts": {"ep": 8}}
-    found = ar.serve(FILE | {"parallel": ranks})
-    assert found.deployment.prefill.pool.ranks == 8 and found.measures.requests == 12
-
-
 def test_a_run_agrees_with_itself(outcome):
     compared = ar.compare_serving(FILE, outcome[1] / "bench.json")
     assert {row.error for row in compared.rows} == {0.0} and compared.advice == ()
@@ -321,11 +315,6 @@ def test_check_names_the_file_that_cannot_run(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text(json.dumps(FILE | {"parallel": {"attention": {"tp": 1}}}))
     assert main(["check", str(tmp_path / "mine.yaml")]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"{tmp_path / 'mine.yaml'}: ")
-
-
-def test_the_shipped_example_is_read():
-    found = load_serving("configs/serve_h200.yaml")
-    assert found.system.dies == 8 and found.spec.requests.arrivals.rate == 4.0
 
 
 def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
