@@ -427,8 +427,8 @@ def matching(gpu: str, what: str, tables: Sequence[Table], asked: Mapping[str, o
 
 def name_of(table: TableOrigin, key: str) -> str:
     """The value of ``key`` in a table, as text; '' for none."""
-    value = getattr(table, key) if key in type(table).model_fields else getattr(table, "of", {}).get(key, "")
-    return _written_names(value)
+    own = vars(table)
+    return _written_names(own[key] if key in own else own.get("of", {}).get(key, ""))
 
 
 def _written_names(value: object) -> str:

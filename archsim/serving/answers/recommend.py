@@ -426,28 +426,25 @@ def _refusal(race: Race, done: Sequence[Tried], rounds: Rounds) -> str:
     if len(refused) == len(done) and refused:
         last = max(refused, key=lambda each: each.choice.parallel.devices)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
-    most: dict[int, Tried] = {}  # of each kind that whose ranks share a request most: a token comes soonest
-    for each in sorted(done, key=lambda each: (each.choice.parallel.attention.tp, each.devices)):
-        if not each.refused:
-            most[each.kind] = each
+    # Of each kind that whose ranks share a request most: a token comes soonest.
+    order = sorted(done, key=lambda each: (each.choice.parallel.attention.tp, each.devices))
+    most = {each.kind: each for each in order if not each.refused}
     rows = rounds.rows([race.part(find_alone, each) for each in most.values()], "asked for their times alone")
     limits = limits_of(kinds[0].serving)
     alone = [(part.tried, np.array(row["alone_ns"])) for part, row in rows if "alone_ns" in row]
-    begin = (
-        f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
-        f"{describe_limits(asked)}."
-    )
-    if not alone:
+    begin = f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
+    begin += f"{describe_limits(asked)}."
+    if not alone:  # it was ended
         return f"{begin} Raise the limits, or offer other GPUs"
     nearest, ns = min(alone, key=lambda each: float((each[1] / limits).max()))
-    kind, over = kinds[nearest.kind], dict(zip(TIMES, np.where(ns > limits, ns, 0.0), strict=True))
-    slo = {name: f"{float(f'{each / NS_PER_MS:.3g}'):g} ms" for name, each in zip(TIMES, ns, strict=True)
-           if name in asked.slo}  # fmt: skip
-    helps = [f"raise {listing(f'{caller_name(name)} to {_more_ms(each)} ms' for name, each in over.items() if each)}"
-             if any(over.values()) else "offer more GPUs, as a queue alone is in the way"]  # fmt: skip
-    if over["tpot"] and asked.model.mtp_layers and not asked.drafts:
+    kind, times_ns = kinds[nearest.kind], {name: ns[TIMES.index(name)] for name in asked.slo}
+    slo = {name: f"{float(f'{each / NS_PER_MS:.3g}'):g} ms" for name, each in times_ns.items()}
+    over = {name: each for name, each in times_ns.items() if each > limits[TIMES.index(name)]}
+    raised = listing(f"{caller_name(name)} to {_more_ms(each)} ms" for name, each in over.items())
+    helps = [f"raise {raised}" if over else "offer more GPUs, as a queue alone is in the way"]
+    if "tpot" in over and asked.model.mtp_layers and not asked.drafts:
         helps.append(f"let the model draft ({caller_name('drafts')} 1 {caller_name('acceptance')} 0.8)")
-    if over["ttft"] and "trace" not in asked.requests:
+    if "ttft" in over and "trace" not in asked.requests:
         helps.append(f"give shorter prompts ({caller_name('input_tokens')})")
     return (
         f"{begin} The nearest is {NAMES[kind.engine]} on {kind.offer.gpu.upper()} ({describe_sizes(nearest.choice)}, "
