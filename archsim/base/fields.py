@@ -61,7 +61,7 @@ class Spec(BaseModel):
         """Whether the values are equal, whatever their ranges are."""
         if type(self) is not type(other):
             return False
-        return all(_alike(getattr(self, name), getattr(other, name)) for name in type(self).model_fields)
+        return all(_identical(getattr(self, name), getattr(other, name)) for name in type(self).model_fields)
 
     @property
     def ranges(self) -> dict[str, Ranged]:
@@ -114,10 +114,10 @@ class Spec(BaseModel):
         return self
 
 
-def _alike(one: Any, two: Any) -> bool:
+def _identical(one: Any, two: Any) -> bool:
     """Whether two values, or those of two lists, are equal whatever their ranges are."""
     if isinstance(one, tuple) and isinstance(two, tuple):
-        return len(one) == len(two) and all(map(_alike, one, two))
+        return len(one) == len(two) and all(map(_identical, one, two))
     return one.has_values_of(two) if isinstance(one, Spec) else one == two
 
 

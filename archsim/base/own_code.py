@@ -235,7 +235,7 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def code_told(stream: Any) -> Iterator[None]:
+def code_note(stream: Any) -> Iterator[None]:
     """Write a line to ``stream`` for every module of users that is imported inside the block."""
     handler, level = logging.StreamHandler(stream), LOG.level
     LOG.addHandler(handler)

@@ -152,7 +152,7 @@ def read_yaml(path: str | Path, label: str | None = None, instead: tuple[str, st
         raise SpecError(f"{label}: is empty; expected a mapping")
     if not isinstance(tree.data, dict):
         missing = NO_COLON.fullmatch(text.strip().splitlines()[0]) if isinstance(tree.data, str) else None
-        hint = f"; {_no_colon_told(missing)}" if missing else ""
+        hint = f"; {_no_colon_message(missing)}" if missing else ""
         raise SpecError(f"{tree.place(())}: expected a mapping of keys at the top level{hint}")
     return tree
 
@@ -209,7 +209,7 @@ _SLIPS = {
 }
 
 
-def _no_colon_told(found: re.Match[str]) -> str:
+def _no_colon_message(found: re.Match[str]) -> str:
     return f"no colon and blank after the key: write '{found['key']}: {found['rest']}'"
 
 
@@ -222,7 +222,7 @@ def _slip(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
     before = next((line for line in range(min(at, len(lines)) - 1, -1, -1) if lines[line].strip()), at)
     for line in (begun, at, before):
         if line < len(lines) and (found := NO_COLON.fullmatch(lines[line].partition(" #")[0])):
-            return line + 1, _no_colon_told(found)
+            return line + 1, _no_colon_message(found)
     if "could not find expected ':'" in problem or "mapping values are not" in problem:
         for line in (begun, before):
             if line < len(lines) and (found := _KEY_ALONE.fullmatch(lines[line].partition(" #")[0])):

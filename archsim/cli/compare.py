@@ -23,14 +23,14 @@ def run_compare(args: argparse.Namespace) -> Answer:
     from archsim.cli.progress import study
     from archsim.questions.designs import DesignComparison
     from archsim.questions.designs_page import as_answer
-    from archsim.runs.results import damage_told
+    from archsim.runs.results import damage_notes
     from archsim.search.compare import OptionComparison
     from archsim.search.options import vary_of
 
     print_compiling()
     folder = Path(args.out or Path("reports") / _folder_name(args))
     for each in dict.fromkeys(filter(None, (args.inside, *args.sides))):
-        print_notes(damage_told(Path(each)))
+        print_notes(damage_notes(Path(each)))
     print("comparing ...", file=sys.stderr, flush=True)
     asked = arguments.options_from(args, verbs.COMPARE, "sides", "vary", "out")
     with study(folder) as watching:

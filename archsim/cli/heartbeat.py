@@ -39,7 +39,7 @@ class Heard:
         self._line, self._compiled = line, machine_code().functions
         self._terminal, self._standing = stream.isatty(), False
         self.doing: Callable[[], str] | None = None
-        self._told: object = None  # what the last line on silence was on
+        self._sentence: object = None  # what the last line on silence was on
         self._told_s = 0.0  # when the first such line on it was
         self.expected: Sequence[str] = ()
         self.processes = 1
@@ -54,7 +54,7 @@ class Heard:
             if (said := text.strip()) and not said.startswith("note: "):  # a note is nothing that goes on
                 self._line, self._line_s = said.splitlines()[-1], self._last_s
                 if text.startswith("  "):  # progress, which says already what goes on
-                    self._told, self._told_s = _topic(self._line), self._last_s
+                    self._sentence, self._told_s = _topic(self._line), self._last_s
             self.clear()
             return self._stream.write(text)
 
@@ -79,12 +79,12 @@ class Heard:
             now = self._clock()
             silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S
             goes_on = self.doing or _topic(self._line)
-            if not self._terminal and goes_on == self._told:
+            if not self._terminal and goes_on == self._sentence:
                 silent_s = max(silent_s, min(max(EVERY_S, (now - self._told_s) / RARER), RAREST_S))
             if now - self._last_s < silent_s:
                 return
-            if goes_on != self._told:
-                self._told, self._told_s = goes_on, now
+            if goes_on != self._sentence:
+                self._sentence, self._told_s = goes_on, now
             self._last_s = now
             line = self._line.removesuffix(" ...")
             text = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"

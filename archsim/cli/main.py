@@ -194,13 +194,13 @@ def _run(argv: Sequence[str] | None) -> int:
         file = getattr(arguments, "file", None)
         first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
         named = verbs.caller_names(getattr(arguments, "flags", {}))
-        with heartbeat(first), own_code.code_told(sys.stderr), named, _where(arguments):
+        with heartbeat(first), own_code.code_note(sys.stderr), named, _where(arguments):
             return _as_json(arguments) if getattr(arguments, "json", False) else _ran(arguments)
     except errors.ArchsimError as error:
         print(errors.printable(str(error)), file=sys.stderr)
         return FAILED_RUNS if isinstance(error, errors.FailedRuns) else USER_ERROR
     except OSError as error:
-        print(errors.printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
+        print(errors.printable(_host_message(error, getattr(arguments, "out", None))), file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt as end:
         print(f"\nInterrupted. {str(end) or 'Unfinished work is not kept.'}", file=sys.stderr)
@@ -250,7 +250,7 @@ def _as_json(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _host_told(error: OSError, out: str | None) -> str:
+def _host_message(error: OSError, out: str | None) -> str:
     """What the machine refuses: room on a disk, or a file. Raises the error again if it has no number: a defect."""
     if error.errno is None:
         raise error

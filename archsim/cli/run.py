@@ -82,7 +82,7 @@ def _notes(row: Mapping[str, Any], experiment: ExperimentSpec) -> list[str]:
 
 def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Selection) -> Iterator[Part]:
     """The sentence on an iteration, the combination with its numbers, iterations by part, and the room for KV."""
-    from archsim.runs.feasibility import kv_rooms_told
+    from archsim.runs.feasibility import kv_room_notes
     from archsim.show.answers import iteration_sentence, rate_sentence
     from archsim.uncertainty.ranges import WORLDS
 
@@ -92,7 +92,7 @@ def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Select
     for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):
         if row.get(f"{name}_ns"):
             yield _iteration(row, name, title)
-    yield from kv_rooms_told(selection.runs())
+    yield from kv_room_notes(selection.runs())
 
 
 def _table(row: Mapping[str, Any], experiment: ExperimentSpec) -> Grid:

@@ -28,14 +28,14 @@ def run_why(args: argparse.Namespace) -> Answer:
     from archsim.cli.printing import print_compiling, print_notes
     from archsim.questions.why import Why, run_that_matters
     from archsim.runs.choice import choose
-    from archsim.runs.results import damage_told
+    from archsim.runs.results import damage_notes
 
     chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
     is_step = args.step is not None or args.layer is not None
     picked = Path(args.file).is_dir() and not is_step and not any(chosen.values())
     if picked:
         chosen |= run_that_matters(Path(args.file))
-    print_notes(damage_told(Path(args.file)))
+    print_notes(damage_notes(Path(args.file)))
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
     print("simulating the run, then what would help ...", file=sys.stderr, flush=True)

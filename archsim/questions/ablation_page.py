@@ -9,7 +9,7 @@ from pathlib import Path
 
 from archsim.base import files, tables
 from archsim.questions.ablation import EFFECT_COLUMNS, AblatedField, Ablation, FieldEffect, Waterfall, effect_rows
-from archsim.runs.results import layers_told
+from archsim.runs.results import layer_counts
 from archsim.show import plots, rendering
 from archsim.show.units import factor, listing
 from archsim.specs.assumptions import ASSUMPTIONS
@@ -49,7 +49,7 @@ def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
         "notes": notes,
         "name": name,
         "found": found,
-        "layers": layers_told(found.layers),
+        "layers": layer_counts(found.layers),
         "start": found.start.label,
         "end": found.end.label,
         "groups": list(groups_of(found)),

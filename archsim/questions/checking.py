@@ -50,8 +50,8 @@ def check(
         takes, details = _points(found, of, overrides, say)
     except CodeNotImported as error:
         takes, details = f". Points were not checked: {error}", []
-    from archsim.runs.clocks import full_load_told
-    from archsim.runs.plan import told_as_built
+    from archsim.runs.clocks import full_load_note
+    from archsim.runs.plan import as_built_note
     from archsim.runs.prices import build_costs, carrier_note, making_notes
 
     def of_carrier(system: SystemSpec) -> Iterable[str]:
@@ -59,10 +59,10 @@ def check(
         return filter(None, [carrier_note(system.name, machine.carrier_share), *making_notes(machine)])
 
     def of_limits(system: SystemSpec) -> Iterable[str]:
-        return (f"{system.name}: {line}" for line in full_load_told(system))
+        return (f"{system.name}: {line}" for line in full_load_note(system))
 
     notes += [*_of_each(systems, of_carrier), *_of_each(systems, of_limits)]
-    details += _of_each(systems, told_as_built)
+    details += _of_each(systems, as_built_note)
     return Checked(found, _summary(found, str(of)) + takes, tuple(details), tuple(notes), tuple(_ranges(systems)))
 
 
@@ -134,12 +134,12 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
 
     if isinstance(found, Serving):
         from archsim.serving.answers.runs import refused_points, serve_plan
-        from archsim.serving.serving import check_serving, rooms_told
+        from archsim.serving.serving import check_serving, room_notes
 
         if found.axes:
             _refuse(refused_points(serve_plan(of, overrides)), len(found.spec.sweep.cells) if found.spec.sweep else 0)
         of_requests = check_serving(found)
-        return "", [*found.recipe, *rooms_told(found), *of_requests]
+        return "", [*found.recipe, *room_notes(found), *of_requests]
     if isinstance(found, SystemSpec):
         from archsim.runs.clocks import refuse_unpowered
         from archsim.runs.fabric_checks import refuse_own_fabric
@@ -151,7 +151,7 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
     if not isinstance(planned, ExperimentSpec | SweepPlan):
         return "", []
     from archsim.base.host import available_cores
-    from archsim.runs.feasibility import doubts_told, kv_rooms_told
+    from archsim.runs.feasibility import doubts_sentence, kv_room_notes
     from archsim.runs.plan import plan_of, select
     from archsim.runs.run_cost import cost_sentence
 
@@ -164,12 +164,12 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
     drawn = [run.system.drawn for run in runs if run.system.drawn is not None]
     first = min((each.wafer for each in drawn), default=0)  # of drawn machines, which have nearly the same room
     same_machines = [run for run in runs if run.system.drawn is None or run.system.drawn.wafer == first]
-    return takes, [*kv_rooms_told(same_machines), *doubts_told(same_machines)]
+    return takes, [*kv_room_notes(same_machines), *doubts_sentence(same_machines)]
 
 
 def _refused_runs(plan: SweepPlan, runs: Sequence[Run]) -> Iterator[str]:
     """A line for each run that would fail: where its system is written, its point or parts, and why."""
-    from archsim.runs.plan import axes_told
+    from archsim.runs.plan import axes_text
     from archsim.runs.simulator import refusals
 
     for run, why in refusals(runs):
@@ -178,7 +178,7 @@ def _refused_runs(plan: SweepPlan, runs: Sequence[Run]) -> Iterator[str]:
             which = f"{run.model.name} by {run.policy.name}, {run.assumptions.label}"
         else:
             point = plan.point(run.point)
-            at, which = plan.system_at(point), f"point {run.point} ({axes_told(plan, point)})"
+            at, which = plan.system_at(point), f"point {run.point} ({axes_text(plan, point)})"
         yield f"{at}: {which}: {why}".removeprefix(": ")
 
 

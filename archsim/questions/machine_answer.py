@@ -10,7 +10,7 @@ from archsim.engine.fabrics import dies_together
 from archsim.machine.made import MONOLITHIC
 from archsim.machine.system import SystemSpec
 from archsim.questions.machine_price import price_machine
-from archsim.runs.clocks import NOMINAL, full_load_told, heat_with
+from archsim.runs.clocks import NOMINAL, full_load_note, heat_with
 from archsim.runs.energy import full_load_blocks_w
 from archsim.runs.prices import (
     Coefficients,
@@ -49,7 +49,7 @@ def cost_parts(system: SystemSpec, middle: Coefficients, limits: HeatEstimates) 
             said,
             _blocks(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2),
             _carrier(value),
-            *full_load_told(system, limits),
+            *full_load_note(system, limits),
             _blocks(f"{system.name}: {system.dies} dies, USD", value.usd, low.usd, high.usd),
             _decisive(price_ranges(system, middle)),
         ),
@@ -66,7 +66,7 @@ def power_parts(system: SystemSpec, middle: Coefficients, limits: HeatEstimates)
     said = price_machine(system, middle).power_sentence
     table = _blocks(f"{system.name}: peak FLOP, HBM and links at once, W", value, low, high)
     result = {"answer": said, "value": value, "low": low, "high": high}
-    return Answer((said, *full_load_told(system, limits), table), result=result)
+    return Answer((said, *full_load_note(system, limits), table), result=result)
 
 
 def sources_of(title: str, known: Mapping[str, Estimate]) -> Grid:

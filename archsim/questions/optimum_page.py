@@ -37,7 +37,7 @@ def write_optimum(found: list[Measured], name: str, folder: Path, notes: Sequenc
 def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
-        "notes": notes, "name": name, "sentences": sentences(found), "layers": results.layers_told(_layers(found)),
+        "notes": notes, "name": name, "sentences": sentences(found), "layers": results.layer_counts(_layers(found)),
         "rows": [_row(each) for each in found], "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
     }  # fmt: skip

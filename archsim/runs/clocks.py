@@ -398,7 +398,7 @@ def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[Cl
     return found._replace(held_by=held_by), found.within
 
 
-def full_load_told(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> Iterator[str]:
+def full_load_note(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> Iterator[str]:
     """A sentence for each of WORKS: the clock of a machine with limits at full load, one for all dies."""
     if not has_limits(system):
         return

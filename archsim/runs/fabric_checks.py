@@ -50,7 +50,7 @@ def refuse_links(plan: SweepPlan, systems: Iterable[SystemSpec]) -> None:
     for axis in axes:
         if all(_changes_nothing(axis, system, fabric) for system, fabric in built):
             names = [each.name for each in plan.experiment.systems]
-            raise SpecError(_told(axis, *built[0], names[0] if len(names) == 1 else "any system"))
+            raise SpecError(_sentence(axis, *built[0], names[0] if len(names) == 1 else "any system"))
 
 
 def refuse_own_fabric(system: SystemSpec) -> None:
@@ -66,7 +66,7 @@ def _changes_nothing(axis: Axis, system: SystemSpec, fabric: Fabric) -> bool:
     return np.array_equal(getattr(changed, links), getattr(fabric, links))
 
 
-def _told(axis: Axis, system: SystemSpec, fabric: Fabric, name: str) -> str:
+def _sentence(axis: Axis, system: SystemSpec, fabric: Fabric, name: str) -> str:
     key = axis.path[-1]
     names = ", ".join(dict.fromkeys(fabric.classes[at].name or "link" for at in np.unique(fabric.link_class)))
     if system.topology.is_function:

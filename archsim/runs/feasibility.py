@@ -78,7 +78,7 @@ def rooms(runs: Iterable[Run]) -> Iterator[MemoryUse]:
 MOST_ROOMS = 8  # that are named one by one
 
 
-def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
+def kv_room_notes(runs: Iterable[Run]) -> list[str]:
     """What HBM of a device leaves for KV, where it is counted: a sentence for each model and system of several, of the
     policy and assumptions that leave least. Of more than `MOST_ROOMS`, the least and the most.
     """
@@ -97,7 +97,7 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
     return [f"The least room of {len(lines):,} machines and models: {few}", f"The most room: {most}"]
 
 
-def doubts_told(runs: Iterable[Run]) -> list[str]:
+def doubts_sentence(runs: Iterable[Run]) -> list[str]:
     """The notes of runs that fit in some samples alone; the first `MOST_ROOMS`."""
     found = dict.fromkeys(_placement_of(run)[1].doubtful(f"{run.model.name} on {run.system.name}") for run in runs)
     return [each for each in found if each][:MOST_ROOMS]

@@ -27,7 +27,7 @@ def drawn_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         if row.get("drawn_from") is not None:
             drawn.setdefault((int(row["batch"]), int(row["drawn_from"]), row.get("extend") or "redraw"), row)
-    notes = [_told(batch, of, how, row) for (batch, of, how), row in list(drawn.items())[:MOST_NAMED_HERE]]
+    notes = [_sentence(batch, of, how, row) for (batch, of, how), row in list(drawn.items())[:MOST_NAMED_HERE]]
     if len(drawn) > MOST_NAMED_HERE:
         left = len(drawn) - MOST_NAMED_HERE
         others = "1 other batch is" if left == 1 else f"{left} other batches are"
@@ -35,7 +35,7 @@ def drawn_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def _told(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) -> str:
+def _sentence(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) -> str:
     if extend in HOW:
         return f"The {batch:,} requests are {HOW[extend].format(recorded=recorded)} (workload.extend: {extend})."
     note = (
@@ -95,10 +95,10 @@ def limit_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         every[row["system"]] = every.get(row["system"], 0) + 1
         if row["throttled_share"] > 0:
             slow.setdefault(row["system"], []).append(row)
-    return [_limit_told(system, held, every[system]) for system, held in slow.items()]
+    return [_limit_note(system, held, every[system]) for system, held in slow.items()]
 
 
-def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
+def _limit_note(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
     clocks: dict[str, list[float]] = {}
     for row in rows:
         names = [name for name in ("clock", "prefill_clock") if row.get(name) is not None]

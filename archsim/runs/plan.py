@@ -90,7 +90,7 @@ def why_scrapped(system: SystemSpec) -> str:
     return ""
 
 
-def told_as_built(system: SystemSpec) -> list[str]:
+def as_built_note(system: SystemSpec) -> list[str]:
     """Sentences on a machine as it is built; none of a perfect one. Raises SpecError for one that does not work."""
     system = with_areas(system)
     if system.drawn is not None and system.drawn.wafers > 1:
@@ -187,7 +187,7 @@ class RunMaker:
         number, axes = None, ""
         if self._plan is not None:
             number = point.index
-            axes = axes_told(self._plan, point) if self._plan.combinations <= _MOST_TOLD else ""
+            axes = axes_text(self._plan, point) if self._plan.combinations <= _MOST_TOLD else ""
         run = Run(
             *scenario, engine=point.engine, demand=demand, trace=self.routing(point)[0], simulator=simulator_of,
             columns=self._columns, point=number, axes=axes, details=details,
@@ -338,7 +338,7 @@ def select(
         said = ", ".join(f"{count:,} by `{text}`" for text, count in dropped.by_constraint.items())
         raise ArchsimError(f"no point is left of {dropped.total:,}: dropped {said}")
     if misfits:
-        raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
+        raise CapacityError(_misfits_note(plan, misfits, len(kept), maker))
     if refuse:
         for point in routes.values():
             clocks.refuse_unpowered(point.system, plan.experiment.limits_at)
@@ -392,12 +392,12 @@ class PreparedRuns:
     traces: point_measures.Traces
 
 
-def axes_told(plan: SweepPlan, point: Point) -> str:
+def axes_text(plan: SweepPlan, point: Point) -> str:
     """``system.mesh 4x4, system.d2d.bandwidth 3 TB/s``."""
     return ", ".join(f"{path} {value}" for path, value in plan.shown(point).items())
 
 
-def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: RunMaker) -> str:
+def _misfits_note(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: RunMaker) -> str:
     """Without axes, a line for every distinct problem; with axes, their number and that of the first."""
     looked = misfits[:1] if plan.sweep.axes else misfits
     problems = "\n".join(dict.fromkeys(room.problem for room in feasibility.rooms(maker.runs(looked)) if room.problem))
@@ -406,5 +406,5 @@ def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: Run
     drop = "drop them with where: [hbm_capacity fits], or " if len(misfits) < of else ""
     return (
         f"{len(misfits):,} of {of:,} points do not fit into the memory of their dies, the first of them point "
-        f"{looked[0].index} ({axes_told(plan, looked[0])}): {problems}; {drop}set the assumption capacity: unbounded"
+        f"{looked[0].index} ({axes_text(plan, looked[0])}): {problems}; {drop}set the assumption capacity: unbounded"
     )

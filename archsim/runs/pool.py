@@ -26,7 +26,7 @@ from archsim.runs.run import Record, Workspace
 from archsim.runs.run_queue import AnyJob, RunQueue
 
 # A worker process does the jobs that it is asked for, one after the other. What it reads are pickles of (method, job,
-# further arguments); what it writes are pickles of results and, before these, of `Told`.
+# further arguments); what it writes are pickles of results and, before these, of `Progress`.
 #
 # It ends when its input ends, even in the middle of a job, so that no worker outlives its parent.
 
@@ -46,7 +46,7 @@ class Failure:
     details: str = ""
 
 
-class Told(NamedTuple):
+class Progress(NamedTuple):
     """What a job does, and the share of it that is done."""
 
     text: str
@@ -95,7 +95,7 @@ def _work(asked: BinaryIO, replies: BinaryIO, workspace: Workspace) -> None:
         pickle.dump(what, replies)
         replies.flush()
 
-    workspace.tell = lambda text, share: reply(Told(text, share))
+    workspace.tell = lambda text, share: reply(Progress(text, share))
     requests = queue.SimpleQueue[Any]()
     threading.Thread(target=_receive, args=(asked, requests), daemon=True).start()
     while True:
@@ -208,7 +208,7 @@ def simulate_all(
 def _simulate_beside(
     jobs: Sequence[AnyJob], processes: int, workspace: Workspace
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    schedule, heard = RunQueue(jobs), queue.SimpleQueue[Told | tuple[AnyJob, Record | Failure]]()
+    schedule, heard = RunQueue(jobs), queue.SimpleQueue[Progress | tuple[AnyJob, Record | Failure]]()
     workers = [Worker(workspace, heard.put) for _ in range(processes)]
     threads = [
         threading.Thread(target=_employ, args=(*each, schedule, heard.put), daemon=True) for each in enumerate(workers)
@@ -219,7 +219,7 @@ def _simulate_beside(
         left = len(jobs)
         while left:
             each = heard.get()
-            if isinstance(each, Told):
+            if isinstance(each, Progress):
                 workspace.tell(*each)
             else:
                 left -= 1
@@ -248,7 +248,7 @@ class Worker:
     how far a job is.
     """
 
-    def __init__(self, workspace: Workspace | None = None, tell: Callable[[Told], None] = lambda _: None) -> None:
+    def __init__(self, workspace: Workspace | None = None, tell: Callable[[Progress], None] = lambda _: None) -> None:
         self.dismissed = False
         self._workspace, self._tell = workspace or Workspace(), tell
         self._process, self._asks, self._answers = self._start()
@@ -278,7 +278,7 @@ class Worker:
         try:
             self._asks.write(asked)
             self._asks.flush()
-            while isinstance(reply := pickle.load(self._answers), Told):
+            while isinstance(reply := pickle.load(self._answers), Progress):
                 self._tell(reply)
             return reply
         except (EOFError, OSError, pickle.UnpicklingError):

@@ -305,7 +305,7 @@ def in_part(layers: Layers) -> Layers:
     return {model: (ran, every) for model, (ran, every) in layers.items() if ran != (every,)}
 
 
-def layers_told(layers: Layers) -> str:
+def layer_counts(layers: Layers) -> str:
     """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run
     had all of them.
     """
@@ -384,7 +384,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return facts, data
 
 
-def damage_told(folder: Path) -> list[str]:
+def damage_notes(folder: Path) -> list[str]:
     """A sentence on each table of a sweep's report that is damaged or gone, which its runs then do not come from; none
     of what is no such report.
     """

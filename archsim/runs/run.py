@@ -294,10 +294,10 @@ class Run(Scenario, Job):
     def name(self) -> str:
         system = "" if self.axes else f"{self.system.name} "  # variants are named by a digest
         parts = f"{system}{self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
-        return f"{point_told(self.point)}{self.axes}{', ' if self.axes else ''}{parts}"
+        return f"{point_text(self.point)}{self.axes}{', ' if self.axes else ''}{parts}"
 
 
-def point_told(point: int | None) -> str:
+def point_text(point: int | None) -> str:
     """``point 12: ``, as pages number points; variants of systems are named by a digest. '' without a number."""
     return "" if point is None else f"point {point}: "
 

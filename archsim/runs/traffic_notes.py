@@ -17,10 +17,10 @@ def traffic_notes(workload: WorkloadSpec) -> list[str]:
     synthetic = workload.trace.synthetic
     if synthetic.like is None:
         return [THREE_NUMBERS]
-    return [prefill_told(synthetic)] if synthetic.prompt_tokens is None else []
+    return [prefill_note(synthetic)] if synthetic.prompt_tokens is None else []
 
 
-def prefill_told(synthetic: SyntheticSpec) -> str:
+def prefill_note(synthetic: SyntheticSpec) -> str:
     """A sentence on the prefill that generated requests begin with."""
     tokens, like = synthetic.prompt_tokens, synthetic.like
     if tokens == 0:

@@ -96,7 +96,7 @@ def laws_of(
     if apart:  # experts are timed elsewhere, and may be shared unevenly
         model = model.model_copy(update={"experts": -(-model.experts // engine.parallel.ep) * engine.parallel.ep})
     experts = ByChance(engine.library) if engine.routing == UNIFORM else FusedLaw(engine.routing or UNIFORM)
-    wide = dispatches_alike(engine)
+    wide = dispatches_equal(engine)
     laws, notes = engine_laws(
         engine.library, model, engine.calibration, engine.parallel, precision,
         experts=None if apart else experts,
@@ -110,7 +110,7 @@ def laws_of(
     return laws, (*notes, text)
 
 
-def dispatches_alike(engine: ServingEngine) -> bool:
+def dispatches_equal(engine: ServingEngine) -> bool:
     """Whether ranks send tokens to the experts that they take, and not to all ranks, and no traffic says where these
     are: beyond GATHERED_RANKS, with whole experts on every rank. SGLang's recipes of GB200 in FP8 name DeepEP for
     both pools on any number of ranks (srt-slurm, recipes/gb200-fp8/1k1k/ultra-tpt.yaml).

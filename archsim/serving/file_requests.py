@@ -95,5 +95,5 @@ def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:
     """What a reader has to know of the requests: as what a trace was read, which are rejected, and which need scaled
     positions.
     """
-    scaled = drawn.scaled_positions_told(requests, serving.model)
-    return tuple(each for each in (requests.read_as, *drawn.rejected_told(requests), scaled) if each)
+    scaled = drawn.scaled_positions_note(requests, serving.model)
+    return tuple(each for each in (requests.read_as, *drawn.rejected_notes(requests), scaled) if each)

@@ -132,7 +132,7 @@ def measure(
     shorter one is steady, and whose rates count if it is not: the ends of few requests come in a burst.
     """
     saturated, differs = saturation(longer or served), unsteadiness(served, longer)
-    unsteady = differs or short_told(served)
+    unsteady = differs or short_note(served)
     steady = longer if longer and (saturated or unsteady) else served
     if longer and (saturated or unsteady):
         whose = f" The rates shown are those of {len(longer.requests):,} requests."
@@ -273,7 +273,7 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
     if longer is not None and several.any():
         here, there, chance = _beside_longer(served, longer)
         if abs(here - there) > max(LIKE_LONGER * there, chance):
-            return _told(f"{n:,} requests", f"{len(longer.requests):,}", "the time per output token", here, there)
+            return _sentence(f"{n:,} requests", f"{len(longer.requests):,}", "the time per output token", here, there)
     if 1 < n <= served.concurrency:
         return (
             f"The run is a single batch: there are as many clients as requests ({n:,}), and each sends one. Rates are "
@@ -287,13 +287,15 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
         one, other = (tpot[several & half] for half in (~late, late))
         apart = abs(float(one.mean() - other.mean()))
         if apart > max(HALVES * float(tpot[several].mean()), APART * _off(one, other)):
-            return _told(*whose, "the time per output token", float(one.mean()), float(other.mean()))
+            return _sentence(*whose, "the time per output token", float(one.mean()), float(other.mean()))
     if served.concurrency and n >= 2 * (FEWEST // 2):
         halves = [_time_per_token(e2e[half], output[half]) for half in (~late, late)]
         (first, off), (second, other_off) = halves  # of single requests: the first round shows, and is no chance
         chance = CHANCE_OF_CLIENTS * float(np.hypot(off, other_off))
         if abs(first - second) > max(HALVES_OF_CLIENTS * (first + second) / 2, chance):
-            return _told(*whose, "the time from arrival to last token, divided by the output tokens,", first, second)
+            return _sentence(
+                *whose, "the time from arrival to last token, divided by the output tokens,", first, second
+            )
     return ""
 
 
@@ -311,7 +313,7 @@ def _at_full_load(served: Served) -> np.ndarray:
     return (arrivals > heads[clients - 1]) & (arrivals < np.sort(arrivals)[n - clients])
 
 
-def short_told(served: Served) -> str:
+def short_note(served: Served) -> str:
     """Why a run is too short for rates of a steady state: requests come at full load, after all clients have begun and
     until the last request comes, for less than WINDOW times as long as a request, or a session, takes. ''.
     """
@@ -338,7 +340,7 @@ def short_told(served: Served) -> str:
     )
 
 
-def in_step_told(served: Served) -> str:
+def in_step_note(served: Served) -> str:
     """That clients of a closed loop send their requests together, iteration for iteration. ''."""
     requests, clients = served.requests, served.concurrency
     later = np.sort(requests["arrival_ns"])[clients:]
@@ -380,7 +382,7 @@ def _beside_longer(served: Served, longer: Served) -> tuple[float, float, float]
     return here, there, OF_ALL * float(np.sqrt(variance))
 
 
-def few_told(served: Served, longer: Served | None) -> str:
+def few_note(served: Served, longer: Served | None) -> str:
     """That the time per output token differs from that of a longer run by no more than chance explains; '' where it
     hardly differs, or by more.
     """
@@ -402,7 +404,7 @@ def _time_per_token(e2e: np.ndarray, output: np.ndarray) -> tuple[float, float]:
     return ratio, float(np.std(e2e - ratio * output) / output.mean() / np.sqrt(len(output)))
 
 
-def _told(one: str, other: str, what: str, here: float, there: float) -> str:
+def _sentence(one: str, other: str, what: str, here: float, there: float) -> str:
     return (
         f"The run is not steady: {what} is {here / NS_PER_MS:,.2f} ms in {one} and {there / NS_PER_MS:,.2f} ms in "
         f"{other}. The run is too short, or requests come faster than this deployment sustains. Give more requests "

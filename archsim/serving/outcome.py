@@ -23,8 +23,8 @@ from archsim.serving.measures import (
     UNDEFINED,
     Measures,
     Slo,
-    few_told,
-    in_step_told,
+    few_note,
+    in_step_note,
     number,
     times_ns,
     within_limits,
@@ -105,7 +105,7 @@ class Outcome(Shown):
         ])  # fmt: skip
 
     @property
-    def busy_told(self) -> str:
+    def busy_text(self) -> str:
         """How busy the stages of decodes with experts apart are; '' where they are not apart."""
         apart, tables, totals = self.serving.spec.experts_on, self.served.experts, self.served.totals
         if apart is None or tables is None or not totals["iterations"]:
@@ -126,7 +126,7 @@ class Outcome(Shown):
         )
 
     @property
-    def unsteady_told(self) -> tuple[str, ...]:
+    def unsteady_notes(self) -> tuple[str, ...]:
         """Why its numbers are not those of a steady state."""
         return tuple(each for each in (self.measures.saturated, self.measures.unsteady) if each)
 
@@ -141,24 +141,24 @@ class Outcome(Shown):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
-        few, step = few_told(self.served, self.longer), in_step_told(self.served)
-        said = (*self.unsteady_told, *filter(None, [few, step, range_of(self.serving, self.measures), self.busy_told]))
+        few, step = few_note(self.served, self.longer), in_step_note(self.served)
+        said = (*self.unsteady_notes, *filter(None, [few, step, range_of(self.serving, self.measures), self.busy_text]))
         drafted = int(self.served.totals["drafted"])
         if drafted:
             share = self.served.totals["accepted"] / drafted
             said = (*said, f"Of {drafted:,} drafted tokens, {share:.1%} are accepted. Each takes one token to verify.")
         of_requests = notes_of_requests(self.serving, self.requests)
         return (
-            *map(law_sentence, self.broken_laws), *said, *self.why_slow, *self._classes_told(), *self._events_told(),
+            *map(law_sentence, self.broken_laws), *said, *self.why_slow, *self._classes_note(), *self._events_note(),
             *of_requests, *self.deployment.notes,
         )  # fmt: skip
 
     @property
     def why_slow(self) -> tuple[str, ...]:
         """What most of the time to the first token, and between tokens, passes with, in sentences."""
-        return tuple(filter(None, (self._queue_told(), self._stalls_told())))
+        return tuple(filter(None, (self._queue_note(), self._stalls_note())))
 
-    def _queue_told(self) -> str:
+    def _queue_note(self) -> str:
         requests, measures = self.served.requests, self.measures
         if not self.served.ttft or self.deployment.decode is not None:
             return ""
@@ -186,7 +186,7 @@ class Outcome(Shown):
             f"time to first token of {measures.ttft.mean:,.0f} ms. {cause}"
         )
 
-    def _stalls_told(self) -> str:
+    def _stalls_note(self) -> str:
         totals, tpot = self.served.totals, self.measures.tpot.mean
         prompts, others = int(totals["prompts"]), int(totals["iterations"] - totals["prompts"])
         if self.deployment.decode is not None or not (prompts and others) or tpot != tpot:
@@ -208,7 +208,7 @@ class Outcome(Shown):
             )
         return text
 
-    def _classes_told(self) -> Iterator[str]:
+    def _classes_note(self) -> Iterator[str]:
         """For each class of requests, how many are within its limits, and their times."""
         within, times = within_limits(self.served, slo_of(self.serving)), times_ns(self.served)
         for at, each in enumerate(self.serving.spec.requests.classes):
@@ -220,7 +220,7 @@ class Outcome(Shown):
                     f"limits. Nine in ten of them have at most {ttft:,.0f} ms TTFT and {tpot:,.1f} ms TPOT."
                 )
 
-    def _events_told(self) -> Iterator[str]:
+    def _events_note(self) -> Iterator[str]:
         """What a store gave, and what faults took."""
         totals, prompt = self.served.totals, int(self.requests.input.sum())
         if self.deployment.store is not None:
@@ -230,7 +230,7 @@ class Outcome(Shown):
         for each in self.served.failed:
             yield (
                 f"A fault after {each.at_ns / NS_PER_S:,.1f} s cost {each.lost:,} requests their KV cache, which was "
-                f"computed again. {_recovery_told(requests, each.at_ns)}"
+                f"computed again. {_recovery_note(requests, each.at_ns)}"
             )
 
 
@@ -245,7 +245,7 @@ def _running_at_once(requests: np.ndarray, pool: Pool) -> int:
     return most
 
 
-def _recovery_told(requests: np.ndarray, at_ns: float) -> str:
+def _recovery_note(requests: np.ndarray, at_ns: float) -> str:
     """When a hundred requests have as low times to first token again as those before a fault."""
     ttft = (requests["first_ns"] - requests["arrival_ns"])[np.argsort(requests["arrival_ns"], kind="stable")]
     arrivals = np.sort(requests["arrival_ns"])

@@ -252,7 +252,7 @@ def _servable(requests: Requests, wrong: np.ndarray, whose: str, why: str, advic
     return some(requests, ~left_out)._replace(rejected=(*requests.rejected, refusal))
 
 
-def rejected_told(requests: Requests) -> Iterator[str]:
+def rejected_notes(requests: Requests) -> Iterator[str]:
     """What a server refuses, in sentences."""
     served = len(requests.input)
     total = served + sum(each.number for each in requests.rejected)
@@ -300,7 +300,7 @@ def within_positions(requests: Requests, model: ModelSpec, whose: str) -> Reques
     )  # fmt: skip
 
 
-def scaled_positions_told(requests: Requests, model: ModelSpec) -> str:
+def scaled_positions_note(requests: Requests, model: ModelSpec) -> str:
     """A note for requests that need a scaling of the model's positions; '' without."""
     if model.positions is None:
         return ""

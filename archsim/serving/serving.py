@@ -287,7 +287,7 @@ def with_experts(serving: Serving, engine: ServingEngine, built: Built, schedule
     return built._replace(pool=built.pool._replace(experts=groups.group), notes=(*built.notes, groups.note))
 
 
-def rooms_told(serving: Serving) -> list[str]:
+def room_notes(serving: Serving) -> list[str]:
     """What HBM of a device leaves for KV: a sentence for each pool."""
     sides, scheduler = serving.spec.sides, Scheduler.of(serving.spec.scheduler)
     rooms = {

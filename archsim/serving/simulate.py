@@ -46,7 +46,7 @@ from archsim.serving.records import (
     ServingState,
     zeros,
 )
-from archsim.serving.requests import Requests, rejected_told, some, without_too_long
+from archsim.serving.requests import Requests, rejected_notes, some, without_too_long
 from archsim.serving.speculation import NO_DRAFTS, Speculation, draws
 from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
@@ -248,7 +248,7 @@ def simulate(
         )
     rejected = servable(requests._replace(rejected=()), scheduler, pool, decode, whose).rejected
     if rejected:
-        raise TraceError(next(rejected_told(requests._replace(rejected=rejected))))
+        raise TraceError(next(rejected_notes(requests._replace(rejected=rejected))))
     if pool.prefilled:  # another engine, or the router before it, has taken them in
         request_ns = front_end_ns = 0.0
         if requests.output.min() < 2:

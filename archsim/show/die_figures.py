@@ -28,7 +28,7 @@ from archsim.show.figures import (
     run_names,
 )
 from archsim.show.layout import map_width, nodes_of
-from archsim.show.maps import Idle, MapMoment, MappedRun, die_map, ends_told
+from archsim.show.maps import Idle, MapMoment, MappedRun, die_map, ends_text
 from archsim.show.plots import MatrixFigure, PlotAxis, Points
 from archsim.show.report import Panel, Report
 from archsim.show.tables import BOUNDS
@@ -74,7 +74,7 @@ def _moments(kept: tables.Table, dies: int, ends: Sequence[int] | None) -> list[
         if not len(own):
             return []  # frames of other steps than these
         at = int(own[np.argmax(time_ns[own])])
-        cell = {"layer": int(kept.column("layer")[at])} | _told(kept, at, dies)
+        cell = {"layer": int(kept.column("layer")[at])} | _sentence(kept, at, dies)
         more = "".join(f"; {name} {cell[name]}" for name in ("die", "link") if name in cell)
         src, dst = (_known(kept, name, at) for name in ("link_src", "link_dst"))
         die = _known(kept, "die", at) if "die" in cell else None
@@ -94,7 +94,7 @@ def busiest(report: Report, assumptions: str) -> list[tuple[str, str]]:
         words = f"die {hot['die']}: HBM {hbm}, compute {compute}"
         if links := report.links_of(run):
             link = max(links, key=lambda each: each["utilisation"])
-            words += f"; link {ends_told(link)}: {percent(link['utilisation'])}"
+            words += f"; link {ends_text(link)}: {percent(link['utilisation'])}"
         found.append((run["policy"], words))
     return found
 
@@ -259,7 +259,7 @@ def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, A
         {"layer": layer, "iteration": int(iterations[group * shared]), "ns": float(time_ns[at])}
         | {"n": len(iterations[group * shared : (group + 1) * shared])}
         | {name: [int(float(f"{each:.4g}")) for each in of[number[layer, group]]] for name, of in sums_of.items()}
-        | _told(kept, at, dies)
+        | _sentence(kept, at, dies)
         for (layer, group), at in sorted(slowest.items())
     ]
 
@@ -270,7 +270,7 @@ def _known(kept: tables.Table, name: str, at: int) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _told(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
+def _sentence(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
     """One step in words: its time, causes, link, die and expert, where they are known."""
     of = partial(_known, kept, at=at)
     ns = of("time_ns") or 0.0

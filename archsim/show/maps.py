@@ -100,7 +100,7 @@ def die_map(
                     nodes_at[place] = {"x_at": place[0], "y_at": place[1], "tip": f"node {link[end]}, not a die"}
     dead = [{"x_at": each.x, "y_at": each.y, "tip": f"die {each.site}: {each.why}"} for each in idle]
     found = _metrics(rows)
-    tips = [("die", "die"), *((each.field, each.label) for each in found), *_alike(rows), *_EXTRA_TIPS]
+    tips = [("die", "die"), *((each.field, each.label) for each in found), *_identical(rows), *_EXTRA_TIPS]
     return DieMap(
         name="dies", question=question, rows=rows, x=_NO_AXIS, metrics=found, links=links, moments=moments, dead=dead,
         switches=list(nodes_at.values()), filters=dict(runs[0].chosen) if runs else {},
@@ -181,7 +181,7 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
     return found
 
 
-def _alike(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _identical(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Factors that are the same for all dies, but not the nominal: field and label of a tooltip."""
     known = {field: {row[field] for row in rows if row.get(field) is not None} for field in _FACTORS}
     labels = {field: label for field, label, *_ in _METRICS}
@@ -208,7 +208,7 @@ def _die_rows(dies: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def ends_told(link: Row) -> str:
+def ends_text(link: Row) -> str:
     """``3 → 4``, or ``3 ↔ 4`` of an edge that is one resource for both directions."""
     return f"{link['src']} {'↔' if link['direction'] == BOTH_WAYS else '→'} {link['dst']}"
 
@@ -225,7 +225,7 @@ def _link_row(link: Row) -> dict[str, Any]:
         "x_to": to_x + by_x,
         "y_to": to_y + by_y,
         "busy": 100 * link["utilisation"],
-        "tip": f"{ends_told(link)}: busy {units.percent(link['utilisation'])} of the run",
+        "tip": f"{ends_text(link)}: busy {units.percent(link['utilisation'])} of the run",
     }
 
 

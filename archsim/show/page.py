@@ -56,7 +56,7 @@ def _context(report: Report) -> dict[str, Any]:
     systems = report.systems.values()
     return {
         "report": report,
-        "layers": results.layers_told(layers),
+        "layers": results.layer_counts(layers),
         "parts": results.in_part(layers),
         "planned": report.experiment.runs,
         "overview": tables.overview(report),

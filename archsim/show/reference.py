@@ -100,9 +100,9 @@ def _list(schema: Schema, shown: Mapping[str, Schema]) -> str:
         each = ", ".join(f"[`{_with_default(key, keys.pop(key))}`](assumptions.md#{key})" for key in ASSUMPTIONS)
         lines.append(f"- {each}")
     items = [_item(key, entry, key in needed) for key, entry in keys.items()]
-    for told_alike, group in groupby(items, lambda item: item[1:]):
+    for same_sentence, group in groupby(items, lambda item: item[1:]):
         names = [name for name, *_ in group]
-        value, meaning = told_alike
+        value, meaning = same_sentence
         for some in [names] if not meaning else [[name] for name in names]:
             lines.append(f"- {', '.join(some)}: {'. '.join(filter(None, (value, meaning)))}".rstrip(".: "))
     return "\n".join(lines)

@@ -156,12 +156,12 @@ def _slices(rows: Mapping[str, np.ndarray], lane: Lane) -> Iterator[dict[str, An
     firsts = np.flatnonzero(np.concatenate(([True], start[1:] >= until[:-1])))
     for first, last in zip(firsts.tolist(), [*firsts[1:].tolist(), len(start)], strict=True):
         own = lane.rows[first:last]
-        name, arguments = _told(rows, int(own[0])) if last - first == 1 else _told_together(rows, own)
+        name, arguments = _sentence(rows, int(own[0])) if last - first == 1 else _told_together(rows, own)
         most = State(int(np.bincount(rows["kind"][own]).argmax())).name  # what most of them do
         yield _slice(lane.process, lane.thread, start[first], until[last - 1], name, most, arguments)
 
 
-def _told(rows: Mapping[str, np.ndarray], row: int) -> tuple[str, dict[str, Any]]:
+def _sentence(rows: Mapping[str, np.ndarray], row: int) -> tuple[str, dict[str, Any]]:
     """Name and arguments of a request."""
     expert, piece = int(rows["expert"][row]), int(rows["slice"][row])
     subject = "hidden vectors" if expert < 0 else f"expert {expert} slice {piece}"
@@ -223,7 +223,7 @@ def _critical_path(rows: Mapping[str, np.ndarray], lanes: Iterable[Lane]) -> lis
         begin, end = max(int(rows["start_ns"][row]), until), int(rows["end_ns"][row])
         if end <= begin or row not in lane_of:
             continue
-        lane, (name, arguments) = lane_of[row], _told(rows, row)
+        lane, (name, arguments) = lane_of[row], _sentence(rows, row)
         where = f"{name}, die {lane.process - FIRST_DIE_PROCESS} {lane.name}"
         events.append(_slice(CRITICAL_PROCESS, thread, begin, end, where, "critical", arguments))
         middle = (begin + end) / 2 * US_PER_NS

@@ -81,7 +81,7 @@ class ComparedOptions:
     off_centre: tuple[str, ...] = ()  # why plain runs are not in the middle of their worlds
 
     @property
-    def explained_told(self) -> str:
+    def explained_text(self) -> str:
         """``the time of ep over that of base``: what the indices are of."""
         if self.headline is None:
             return f"the {self.timed} of {self.options[0].name}"
@@ -150,7 +150,7 @@ class Sure(tables.Shown):
                     for each, ends in zip(pairs, ratios, strict=True)
                 ]
                 parts.append(Grid(("faster", "slower", "order"), rows, ("by", "5 %", "95 %")))
-            parts += [*causes_of(place.indices, place.unknown, place.explained_told), *place.advice]
+            parts += [*causes_of(place.indices, place.unknown, place.explained_text), *place.advice]
             names, _ = equal.setdefault(repr((place.sentence, parts)), ([place.sentence], parts))
             names.append(f"{place.name}: {place.timed}")
         first = [self.sentence] if len(self.places) > 1 else []
@@ -227,7 +227,7 @@ def ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
 def _plain(place: ComparedOptions) -> dict[str, Any]:
     return {
         "of": dict(place.of), "told": place.sentence, "unknown": place.unknown, "timed": place.timed,
-        "explained": place.explained_told,
+        "explained": place.explained_text,
         "options": [_row(place, each) for each in place.options],
         "pairs": [
             {"faster": each.faster, "slower": each.slower, "probability": each.probability, "reverse": each.reverse,
@@ -263,7 +263,7 @@ def order_of_options(
         by = f"{rest[0].ratio.p50:.2f}×"
         sure = f"{by} faster than {rest[0].slower}, and {low}× to {high}× in 90 % of the samples"
     if not ties:
-        most = f"{names[0]} is the fastest in {share_told(options[0].fastest, samples)}"
+        most = f"{names[0]} is the fastest in {share_text(options[0].fastest, samples)}"
         return f"{most}. It is {sure}."
     closest = max(ties, key=lambda each: each.ratio.width)
     tied = listing([names[0], *(each.slower for each in ties)])
@@ -272,12 +272,12 @@ def order_of_options(
     else:
         said = (
             f"{tied} are a tie: {names[0]} is faster than {closest.slower} in "
-            f"{share_told(closest.probability, samples)} and slower in {percent(closest.reverse)}."
+            f"{share_text(closest.probability, samples)} and slower in {percent(closest.reverse)}."
         )
     return f"{said} {names[0]} is {sure}." if rest else said
 
 
-def share_told(share: float, worlds: int) -> str:
+def share_text(share: float, worlds: int) -> str:
     """``88 % of 256 worlds (± 4 points)``: with two standard errors, of a share that is drawn in towards the middle by
     two worlds on each side, so that one of 0 or 1 has an error, too (Agresti and Coull, 1998).
     """

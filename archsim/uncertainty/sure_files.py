@@ -43,7 +43,7 @@ def section_of(found: Sure) -> dict[str, Any]:
                 "pairs": [(each.faster, each.slower, each.ratio, written_range(each.ratio), order_sentence(each))
                           for each in (*place.pairs, *place.further)],
                 "measure": place.advice, "unknown": place.unknown, "timed": place.timed,
-                "explained": place.explained_told,
+                "explained": place.explained_text,
             }
             for place in found.places
         ],
@@ -73,7 +73,7 @@ def whiskers(place: ComparedOptions) -> plots.Bars:
 
 def tornado(place: ComparedOptions) -> plots.Bars | None:
     """Total indices of the draws on which the headline hangs, with two standard errors to each side."""
-    return tornado_of(place.indices, f"{place.name}: {place.explained_told}")
+    return tornado_of(place.indices, f"{place.name}: {place.explained_text}")
 
 
 def tornado_of(found: Sequence[Index], name: str) -> plots.Bars | None:

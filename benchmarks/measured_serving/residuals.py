@@ -24,14 +24,14 @@ def residual_rows(points: Iterable[Point], pools: bool = False) -> Iterator[str]
     for (engine, moe), mine in sorted(by_engine.items()):
         of_engine = _shrunk(mine, whole)
         if pools:
-            yield _told(engine, moe, ANY, ANY, mine, of_engine, _middle(mine, chosen))
+            yield _sentence(engine, moe, ANY, ANY, mine, of_engine, _middle(mine, chosen))
             continue
-        yield _told(engine, moe, ANY, ANY, mine, of_engine)
+        yield _sentence(engine, moe, ANY, ANY, mine, of_engine)
         by_cell: dict[tuple[str, str], list[Point]] = {}
         for point in mine:
             by_cell.setdefault((SYSTEMS[point.row["system"]][0], case_dtype(point.row)), []).append(point)
         for (gpu, dtype), here in sorted(by_cell.items()):
-            yield _told(engine, moe, gpu, dtype, here, _shrunk(here, of_engine))
+            yield _sentence(engine, moe, gpu, dtype, here, _shrunk(here, of_engine))
 
 
 def _moments(points: Sequence[Point]) -> np.ndarray:
@@ -61,7 +61,7 @@ def _middle(points: Sequence[Point], all_points: Sequence[Point]) -> np.ndarray:
     return np.exp(np.interp(np.array([0.1, 0.9]) * weights.sum(), below, off[order]))
 
 
-def _told(
+def _sentence(
     engine: str, moe: bool, gpu: str, dtype: str, points: Sequence[Point], moments: np.ndarray,
     pools_ttft: np.ndarray | None = None,
 ) -> str:  # fmt: skip

@@ -7,7 +7,7 @@ from support.tiny import TINY, archsim, tiny_file
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
-from archsim.runs.results import damage_told
+from archsim.runs.results import damage_notes
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +59,10 @@ def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):
     assert "largest batch" in last
     assert "tried" in last
     report = here / "report"
-    assert damage_told(report) == []
+    assert damage_notes(report) == []
     for name in ("results.csv", "steps.parquet"):
         (report / name).write_bytes((report / name).read_bytes()[:-9])
-    first, second = damage_told(report)
+    first, second = damage_notes(report)
     assert "results.csv" in first and "steps.parquet" in second
     manifest = report / "manifest.yaml"
     manifest.write_text(manifest.read_text()[:-99])

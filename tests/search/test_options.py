@@ -26,7 +26,7 @@ from archsim.search.limits import Limits
 from archsim.search.machines import best_of
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.worlds import off_of
-from archsim.serving.answers.sure import ServedOption, headline_told
+from archsim.serving.answers.sure import ServedOption, headline_sentence
 from archsim.show.units import times_text
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
@@ -344,7 +344,7 @@ def test_a_deployment_without_goodput_has_no_ratio_and_times_that_spread_do_not_
 
 def test_a_headline_has_the_digits_of_its_range():
     option = ServedOption("a", {"tpot_mean_ms": 7.583}, {"tpot_mean_ms": Interval(6.3, 7.7, 12.6)}, 0.5, (0, 9), {})
-    assert headline_told(option, "tpot_mean_ms") == "TPOT 7.6 ms (90 %: 6.3 to 12.6)"
+    assert headline_sentence(option, "tpot_mean_ms") == "TPOT 7.6 ms (90 %: 6.3 to 12.6)"
 
 
 def test_a_limit_that_some_samples_miss_is_not_called_the_value():

@@ -15,7 +15,7 @@ from archsim.iteration.times import batches_of, iteration_times
 from archsim.policies.registry import place_experts
 from archsim.serving.expert_groups import busy_of
 from archsim.serving.file_engines import decodes_alone, machines_of
-from archsim.serving.serving import deploy, rooms_told, serve
+from archsim.serving.serving import deploy, room_notes, serve
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
 
@@ -296,7 +296,7 @@ def test_a_side_has_its_own_memory(outcome):
     beside = {"prefill": "none", "decode": {"parallel": {"attention": {"dp": 2}}}}
     together = load_serving(APART_FILE | {"disaggregated": beside, "system": "h200_node"})
     apart, model = load_serving(APART_FILE), together.model
-    told = [re.search(r"room for ([\d,]+) tokens", rooms_told(each)[0]) for each in (together, apart)]
+    told = [re.search(r"room for ([\d,]+) tokens", room_notes(each)[0]) for each in (together, apart)]
     rooms = [int(each[1].replace(",", "")) for each in told]
     experts = 64 * 16 * 3 * model.hidden * model.expert_ffn / 2
     assert rooms[1] - rooms[0] == pytest.approx(experts / (16 * 2 * 16 * 128 * 2), rel=1e-3)
@@ -346,7 +346,7 @@ def test_pools_of_two_kinds(capsys):
     assert machines_of(serving) == (("h200_node", 2), ("dojo", 25))
     deployment = deploy(serving)
     assert deployment.decode is not None and deployment.decode.pool.ranks == 25
-    assert [each.partition(":")[0] for each in rooms_told(serving)] == ["prefill", "decode"]
+    assert [each.partition(":")[0] for each in room_notes(serving)] == ["prefill", "decode"]
     with pytest.raises(SpecError, match="dojo has 25 devices"):
         machines_of(
             load_serving(

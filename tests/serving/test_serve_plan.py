@@ -17,7 +17,7 @@ from archsim.cli.main import main
 from archsim.cli.progress import Lines
 from archsim.iteration.constants import residual_of
 from archsim.runs.sweep import Unwatched
-from archsim.serving.answers.page import intervals_in, loads_told
+from archsim.serving.answers.page import intervals_in, load_sentences
 from archsim.serving.answers.runs import OfferedLoad, serve_plan
 from archsim.serving.answers.sure import FEWEST_REQUESTS, factors_of_laws, find_sure, off_of, shorten
 from archsim.serving.file_engines import host_for
@@ -322,7 +322,7 @@ def loads_of(*points):
 
 def test_times_that_fall_and_goodput_that_zigzags_are_explained_by_prompts_that_meet():
     around = loads_of((8, 7.0, 25.0), (1, 1.0, 20.0), (2, 2.0, 30.0), (4, 1.5, 31.0))
-    falls, zigzag, why = loads_told(around, "requests/s offered", ranks=8)
+    falls, zigzag, why = load_sentences(around, "requests/s offered", ranks=8)
     assert falls == "A token takes less time at the higher load: 31.0 ms at 4 requests/s offered, 25.0 ms at 8."
     assert "falls from 2 to 1.5 requests per second between 2 and 4 requests/s offered" in zigzag and "at 8." in zigzag
     assert "a prompt on one of them holds up the decodes of all" in why
@@ -337,7 +337,7 @@ def test_times_that_fall_and_goodput_that_zigzags_are_explained_by_prompts_that_
     ],
 )
 def test_monotone_curves_are_not_explained(around):
-    assert loads_told(around, "clients", ranks=1) == []
+    assert load_sentences(around, "clients", ranks=1) == []
 
 
 # ---- Keys by other names, and requests in another way than that of the file.

@@ -16,7 +16,7 @@ from archsim.serving import loop
 from archsim.serving import simulate as simulation
 from archsim.serving.compiled_scheduler import compile_scheduler
 from archsim.serving.kv import with_outputs
-from archsim.serving.measures import Slo, few_told, in_step_told, measure, saturation, times_ns, unsteadiness
+from archsim.serving.measures import Slo, few_note, in_step_note, measure, saturation, times_ns, unsteadiness
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, gamma_arrivals, in_sessions, lengths, without_hashes
 from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
@@ -416,7 +416,7 @@ def test_clients_start_apart_and_those_in_step_are_told():
     begun = np.sort(apart.requests["arrival_ns"][:32])
     assert 0.5 * times_ns(apart)["e2e"].mean() < np.ptp(begun) < 1.5 * times_ns(apart)["e2e"].mean()
     assert times_ns(together)["ttft"].mean() > 2 * times_ns(apart)["ttft"].mean()
-    assert "in step" in in_step_told(together) and not in_step_told(spread)
+    assert "in step" in in_step_note(together) and not in_step_note(spread)
     for each in (together, apart, spread):
         found = measure(each, 1)
         assert found.requests_per_s * found.e2e.mean / 1e3 == pytest.approx(32, rel=0.02) or found.unsteady
@@ -487,11 +487,11 @@ def test_a_short_run_is_not_called_unsteady_for_chance():
     """The difference to a longer run is said, and that it is within chance."""
     found = [(_poisson(300, 0.6, seed), _poisson(2000, 0.6, seed)) for seed in range(8)]
     assert sum(bool(unsteadiness(few, longer)) for few, longer in found) <= 1
-    told = [few_told(few, longer) for few, longer in found]
+    told = [few_note(few, longer) for few, longer in found]
     assert any("in 2,000 at the same rate, which is within chance" in each for each in told) and not all(told)
     long = found[0][1]
     idle = served([(at * 60.0, 100, 40) for at in range(30)], blocks=4000)
-    assert unsteadiness(idle, long) and not few_told(idle, long)
+    assert unsteadiness(idle, long) and not few_note(idle, long)
 
 
 def test_a_time_that_no_request_has_is_no_number():

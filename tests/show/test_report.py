@@ -25,7 +25,7 @@ from archsim.machine.fabric import FabricSpec
 from archsim.machine.system import SystemSpec
 from archsim.runs.columns import COLUMNS, LAYOUT, RUN_COLUMNS
 from archsim.runs.measures.decisions import HOST_PERCENTILES
-from archsim.runs.results import Results, layers_told, write_frames
+from archsim.runs.results import Results, layer_counts, write_frames
 from archsim.show import deciders, design_map, die_figures, published_overhead
 from archsim.show.answers import sentences
 from archsim.show.balancers import balancers_section, distance, reason, share_reached
@@ -375,8 +375,8 @@ def test_layers_that_did_not_run_are_reported(tmp_path, text):
 
 def test_layers_are_listed_for_every_model():
     parts = {"a": ((3,), 58), "b": ((48,), 48), "c": ((1, 2, 4), 4)}
-    assert layers_told(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
-    assert layers_told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
+    assert layer_counts(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
+    assert layer_counts({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
 
 
 # --- ties

@@ -18,7 +18,7 @@ from archsim.runs.notes import drawn_notes, layer_notes, result_notes
 from archsim.runs.policy_notes import policy_notes
 from archsim.runs.roofline_notes import roofline_notes
 from archsim.runs.simulator import Simulator
-from archsim.runs.traffic_notes import prefill_told, traffic_notes
+from archsim.runs.traffic_notes import prefill_note, traffic_notes
 from archsim.show.answers import Winner, _distances, _limits, _won
 from archsim.show.own_answers import system_sentences
 from archsim.show.report import Panel
@@ -282,5 +282,5 @@ def test_every_note_begins_and_ends_as_a_sentence():
         for policy in "abcdefg"
     ]  # fmt: skip
     notes = [*result_notes(rows, []), *traffic_notes(WorkloadSpec(trace={"synthetic": {}}, batch=1))]
-    notes.append(prefill_told(SyntheticSpec(like="kimi-k2")))
+    notes.append(prefill_note(SyntheticSpec(like="kimi-k2")))
     assert len(notes) > 10 and [each for each in notes if each[0].islower() or each[-1] != "." or ";" in each] == []

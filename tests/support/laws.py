@@ -108,38 +108,38 @@ def of_balancer(name: str, system, engine: str, migration: str = "overlapped") -
     return lambda: run_of(name, system, ENGINES[engine], migration=migration)
 
 
-def _told(changes: dict) -> str:
+def _text_of(changes: dict) -> str:
     return "+".join(f"{key}={value}" for key, value in changes.items()) or "physical"
 
 
 SYSTEMS = [
     *(
-        System(f"{engine} {name} {_told(changes)}", of_weights(name, changes, engine),
+        System(f"{engine} {name} {_text_of(changes)}", of_weights(name, changes, engine),
                at_each_commit((name, changes)) and (engine == "event" or not changes or name == "allo+pred"))
         for engine in ("event", "analytical")
         for name, changes in CASES
     ),
     *(
-        System(f"{engine} {name} replicated {_told(changes)}",
+        System(f"{engine} {name} replicated {_text_of(changes)}",
                of_weights(name, changes, engine, placement="support.placements:replicated"),
                name == "allo+pred" and len(changes) < 2)
         for engine in ("event", "analytical")
         for name, changes in CASES[::5]
     ),
     *(
-        System(f"{engine} ep shared experts shorter than a segment {_told(changes)}",
+        System(f"{engine} ep shared experts shorter than a segment {_text_of(changes)}",
                of_weights("ep", changes, engine, small_model(shared_ffn=16)), engine == "event")
         for engine in ("event", "analytical")
         for changes in ({}, {"arbitration": "round_robin"}, {"contention": "reserved"})
     ),
     *(
-        System(f"event allo+pred on {fabric} {_told(changes)}",
+        System(f"event allo+pred on {fabric} {_text_of(changes)}",
                of_weights("allo+pred", changes, "event", on=fabric), (at + by) % 2 == 0)
         for at, fabric in enumerate(FABRICS)
         for by, changes in enumerate(({"contention": "shared"}, {"contention": "reserved"}))
     ),
     *(
-        System(f"interpreted {name} {_told(changes)}", of_weights(name, changes, "interpreted"), name == "allo+pred")
+        System(f"interpreted {name} {_text_of(changes)}", of_weights(name, changes, "interpreted"), name == "allo+pred")
         for name in ("base", "allo+pred")
         for changes in ({}, {"contention": "reserved"})
     ),

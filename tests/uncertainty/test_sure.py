@@ -23,7 +23,7 @@ from archsim.runs.plan import select
 from archsim.uncertainty import propagation
 from archsim.uncertainty.estimate import Interval, OptionPair, expand, indices, interval
 from archsim.uncertainty.sure import _off_centre, measurements
-from archsim.uncertainty.sure_answer import advice_sentences, measurement_sentence, order_of_options, share_told
+from archsim.uncertainty.sure_answer import advice_sentences, measurement_sentence, order_of_options, share_text
 from archsim.uncertainty.system_quantities import quantities_of
 from archsim.uncertainty.worlds import Worlds
 
@@ -350,7 +350,7 @@ def test_the_pair_that_is_open_is_explained():
     rest = [OptionPair("a", "d", Interval(1.2, 1.3, 1.4), 1.0, 0.0)]
     said = order_of_options(["a", "b", "c", "d"], ties, rest, [], 256, "time").replace("\N{NO-BREAK SPACE}", " ")
     assert "a is faster than c in 80 % of 256 samples (± 5 points)" in said and "1.30× faster than d" in said
-    assert share_told(1.0, 64).endswith("(± 4 points)") and share_told(0.9, 256).endswith("(± 4 points)")
+    assert share_text(1.0, 64).endswith("(± 4 points)") and share_text(0.9, 256).endswith("(± 4 points)")
 
 
 def test_another_seed_draws_other_worlds():

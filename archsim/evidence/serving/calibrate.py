@@ -190,7 +190,7 @@ def calibrate_host(serving: Serving, path: Path, report: Callable[[str], None] =
 
     host = _fit_host(start, off)
     outcome = serve_requests(serving, with_host(deployment, host), requests)
-    return FittedConstants(host, compare_run(outcome, measured), _told(outcome.served, measured, half))
+    return FittedConstants(host, compare_run(outcome, measured), _sentence(outcome.served, measured, half))
 
 
 def with_host(deployment: Deployment, host: Host) -> Deployment:
@@ -294,7 +294,7 @@ def _pairs(served: Served, lists: Lists, which: slice) -> list[tuple[np.ndarray,
     return found
 
 
-def _told(served: Served, measured: MeasuredRun, half: int | None) -> tuple[str, ...]:
+def _sentence(served: Served, measured: MeasuredRun, half: int | None) -> tuple[str, ...]:
     if half is None or measured.lists is None:
         return ("fitted on the means of the whole run: nothing is left to test on; save single requests "
                 "(`vllm bench serve --save-detailed`) to have a half that is not fitted",)  # fmt: skip

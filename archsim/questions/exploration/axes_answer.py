@@ -268,8 +268,8 @@ def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_fir
         ratio = times_text(*_ends(over_worst, _rate(high) / _rate(low)), within=samples)
         if numbers:
             order = np.argsort(numbers)
-            values_told = f"from {label(designs[order[0]])} to {label(designs[order[-1]])}"
-            said = f"{values_told}, {key}has no effect beyond the noise on {of}"
+            values_text = f"from {label(designs[order[0]])} to {label(designs[order[-1]])}"
+            said = f"{values_text}, {key}has no effect beyond the noise on {of}"
         else:
             named = (
                 listing(map(label, designs))

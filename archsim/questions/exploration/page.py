@@ -27,7 +27,7 @@ from archsim.questions.exploration.levels import MODEL
 from archsim.questions.exploration.sweep_view import view_of
 from archsim.questions.wafers_page import section_of, write_distributions
 from archsim.runs.prices import Coefficients, build_costs
-from archsim.runs.results import in_part, layers_told
+from archsim.runs.results import in_part, layer_counts
 from archsim.show import balancers, sections
 from archsim.show.rendering import render as rendered
 from archsim.show.units import NO_BREAK, amount, between, listing, unit_of_objective
@@ -118,7 +118,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "engine_names": ["analytical"],  # of an exploration; it runs every design
         "answers": [(answer_heading(found, heading, point), point) for heading, point in wanted_designs(found).items()],
         "collapse": collapse_sentence(found.front, names),
-        "layers": layers_told(found.layers),
+        "layers": layer_counts(found.layers),
         "parts": in_part(found.layers),
         "part_note": PART_NOTE,
         "senses": {name: explore.sense_of(name) for name in names},

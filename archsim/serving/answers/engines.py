@@ -19,7 +19,7 @@ from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.answers.configuration import Configuration
 from archsim.serving.answers.runs import code_of_serving, functions_of, key_of
 from archsim.serving.clock import host_ns, times_of
-from archsim.serving.deployment import Built, dispatches_alike, laws_of, with_host
+from archsim.serving.deployment import Built, dispatches_equal, laws_of, with_host
 from archsim.serving.engine import UNIFORM, ServingEngine
 from archsim.serving.file_engines import decodes_alone, engine_of, host_for, kv_store_of, transfer_of
 from archsim.serving.file_requests import requests_of
@@ -242,7 +242,7 @@ def estimate_of(
         return estimate_rate(serving, engine, with_host(laws, notes, engine, scheduler, host, 1, grids), requests)
 
     if least:
-        links = engine.links if dispatches_alike(engine) else _FREE
+        links = engine.links if dispatches_equal(engine) else _FREE
         if (bound := rated(links, False)).rate < least:
             return bound
     return rated(engine.links, True)

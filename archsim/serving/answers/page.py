@@ -241,13 +241,17 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
 
 def _shape(outcome: Outcome, loaded: Sequence[Loaded]) -> list[str]:
     """Where the time per token of the first policy falls with the load, or its goodput is not monotone, and why."""
-    return loads_told(loaded[0].around, _offered_text(outcome), outcome.deployment.prefill.pool.ranks) if loaded else []
+    return (
+        load_sentences(loaded[0].around, _offered_text(outcome), outcome.deployment.prefill.pool.ranks)
+        if loaded
+        else []
+    )
 
 
 _MOVED = 0.03  # of a value: less gives no sentence
 
 
-def loads_told(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[str]:
+def load_sentences(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[str]:
     """What looks wrong in the curves over the load, and why it is not. ranks: of an engine, which iterate together."""
     loads = sorted(around, key=lambda load: load.offered)
     sentences, pairs = [], list(zip(loads, loads[1:], strict=False))

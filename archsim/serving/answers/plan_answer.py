@@ -10,7 +10,7 @@ from archsim.base.errors import sentence
 from archsim.serving.answers import page
 from archsim.serving.measures import PERCENTILES, number
 from archsim.serving.outcome import Outcome
-from archsim.serving.serving import rooms_told
+from archsim.serving.serving import room_notes
 from archsim.show.units import TIME_UNITS, interval, percent, significant, with_unit
 
 SHOWN = 10  # points that a sentence lists
@@ -36,7 +36,7 @@ def answer_of(served: page.ServedPlan, sampled: bool = False) -> Answer:
             values = [(each.serving.policy.name, *page.policy_values(each)) for each in served.outcomes]
             parts.append(Grid(("policy",), values, page.POLICY_COLUMNS, title="policies, with the same requests"))
         notes = [*first.notes]
-        notes += [f"{each.serving.policy.name}: {said}" for each in others for said in each.unsteady_told]
+        notes += [f"{each.serving.policy.name}: {said}" for each in others for said in each.unsteady_notes]
     if served.sampled is not None and sampled:
         of_samples = served.sampled.as_answer()
         parts, notes = [*parts, *of_samples.parts], [*notes, *of_samples.notes]
@@ -101,4 +101,4 @@ def _measures(outcome: Outcome) -> Iterator[Part]:
             "wait for them": with_unit(measures.stalled_ns, TIME_UNITS),
         }
     yield Grid(("", ""), list(values.items()), has_heads=False)
-    yield from rooms_told(outcome.serving)
+    yield from room_notes(outcome.serving)

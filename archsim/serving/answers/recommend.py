@@ -60,7 +60,7 @@ from archsim.serving.answers.recommendation import Recommendation, Recommended, 
 from archsim.serving.deployment import GATHERED_RANKS
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
-from archsim.serving.requests import first, rejected_told, scale_rate
+from archsim.serving.requests import first, rejected_notes, scale_rate
 from archsim.serving.serving import serve_requests
 from archsim.show.units import listing
 
@@ -87,7 +87,7 @@ def recommend(
     engines = rounds.workspace.of(SharedEngines)
     requests = engines.requests(kinds[0].serving)
     if requests.rejected:  # else the shorter ones alone would decide
-        raise TraceError(f"{next(rejected_told(requests))} Take shorter ones (--input, --output), or leave them out")
+        raise TraceError(f"{next(rejected_notes(requests))} Take shorter ones (--input, --output), or leave them out")
     if not requests.offered_per_s:
         raise SpecError("a recommendation needs requests that arrive over time: this trace has them all at once")
     race = Race(asked, kinds, requests)

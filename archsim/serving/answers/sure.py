@@ -162,11 +162,11 @@ class ServedSure(Shown):
             ("",), rows, ("best in", *(f"{name} {unit}".strip() for unit, name in HEADLINES.values())),
             title=f"in {self.samples} samples: median (5 % to 95 %)", wraps=True,
         )  # fmt: skip
-        causes = causes_of(self.indices, self.unknown, self.explained_told)
+        causes = causes_of(self.indices, self.unknown, self.explained_text)
         return Answer((errors.sentence(self.sentence), table, *causes, *self.advice), self.notes, self.plain())
 
     @property
-    def explained_told(self) -> str:
+    def explained_text(self) -> str:
         """``TTFT of ep``."""
         if self.explained:
             return f"{HEADLINES[self.explained][1]} of {self.options[0].name}"
@@ -190,14 +190,14 @@ class ServedSure(Shown):
         return {
             "name": self.name, "samples": self.samples, "judged": self.judged, "sentence": self.sentence,
             "notes": list(self.notes), "unknown": self.unknown,
-            "explained": self.explained_told, "options": [_row(each) for each in self.options],
+            "explained": self.explained_text, "options": [_row(each) for each in self.options],
             "pairs": [
                 {"better": each.faster, "worse": each.slower, "probability": each.probability,
                  "reverse": each.reverse, "sure": each.sure} | dict(zip(("p05", "p50", "p95"), each.ratio, strict=True))
                 for each in self.pairs
             ],
             "indices": [each._asdict() for each in self.indices],
-            "measure": [self.measured_told(each) for each in self.measurements],
+            "measure": [self.measured_sentence(each) for each in self.measurements],
             "quantities": [
                 {"key": each.key, "value": each.value, "unit": each.unit, "low": each.distribution.low,
                  "high": each.distribution.high, "draw": each.draws_as, "source": each.source}
@@ -205,7 +205,7 @@ class ServedSure(Shown):
             ],
         }  # fmt: skip
 
-    def measured_told(self, each: Measurement) -> str:
+    def measured_sentence(self, each: Measurement) -> str:
         """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
         before = self.options[0].intervals[self.explained] if self.explained else self.pairs[0].ratio
         narrows = each.narrowed.width < NARROWER * before.width
@@ -214,7 +214,7 @@ class ServedSure(Shown):
     @property
     def advice(self) -> tuple[str, ...]:
         """Sentences: what would make the answer surer."""
-        return advice_sentences([self.measured_told(each) for each in self.measurements], self.indices)
+        return advice_sentences([self.measured_sentence(each) for each in self.measurements], self.indices)
 
 
 def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) -> Off:
@@ -450,7 +450,7 @@ def _answer(
         measured = measurements(expansion, rates, draws, answer, every)
         shares_of = tuple(indices(expansion, draws, answer))
     if pairs:
-        sentence = _told(judged, options, pairs[: len(names) - 1], samples)
+        sentence = _sentence(judged, options, pairs[: len(names) - 1], samples)
     else:
         run, first = served[names[0]], options[0]
         sentence = load_sentence(run.serving, found[names[0]][0], run.offered, first.intervals, samples)
@@ -504,13 +504,13 @@ def _notes(every: Mapping[str, Quantity], cut: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPair], samples: int) -> str:
+def _sentence(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPair], samples: int) -> str:
     first = options[0]
     what = {"goodput_per_s": "the most goodput", "output_tokens_per_s": "the most output tokens"}.get(
         judged, "the shortest time of a request"
     )
     headlines = listing(
-        headline_told(first, column)
+        headline_sentence(first, column)
         for column in ("ttft_mean_ms", "tpot_mean_ms", judged) if column in first.intervals
     )  # fmt: skip
     ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
@@ -530,7 +530,7 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
     )
 
 
-def headline_told(option: ServedOption, column: str) -> str:
+def headline_sentence(option: ServedOption, column: str) -> str:
     """``TPOT 12.3 ms (90 %: 11.4 to 13.9)``."""
     unit, name = HEADLINES[column]
     found, value = option.intervals[column], option.values[column]
@@ -557,7 +557,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
     """What the page shows; as `archsim.uncertainty.sure_files.section_of`."""
     place = {
         "name": found.name, "told": f"{found.sentence}.", "chart": whiskers(found),
-        "tornado": tornado_of(found.indices, found.explained_told), "explained": found.explained_told,
+        "tornado": tornado_of(found.indices, found.explained_text), "explained": found.explained_text,
         "pairs": [
             (each.faster, each.slower, each.ratio, written_range(each.ratio),
              f"better in {percent(each.probability)}, worse in {percent(each.reverse)} of samples"
@@ -576,7 +576,7 @@ def whiskers(found: ServedSure) -> Bars | None:
     """The headline of every run; None where no run has one above 0."""
     options: list[tuple[str, tuple[float, float, float], str, str]] = [
         (each.name, each.intervals[found.judged], significant(each.intervals[found.judged].p50),
-         headline_told(each, found.judged))
+         headline_sentence(each, found.judged))
         for each in found.options if found.judged in each.intervals
     ]  # fmt: skip
     unit, name = HEADLINES[found.judged]
