@@ -124,8 +124,10 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
             if not hint and file and isinstance(found, str) and "." in found:
                 hint = f"; of a file, write {{{file}: {found}}}"
             elif not hint and not word and keys and at and isinstance(at[-1], str) and not isinstance(found, list):
-                way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
-                hint = f"; {way or f'one of them alone is {at[-1]}.{keys[0]}, and so on'}"
+                ways = getattr(_type_at(kind, at[:-1]), "WAYS", {}) if isinstance(found, str) else {}
+                way = ways.get(at[-1], "")  # of a word in place of the mapping
+                alone = f"one of them alone is {at[-1]}.{keys[0]}, and so on"
+                hint = f"; {alone if not way or way.endswith(f'.{at[-1]}') else way}"
             return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
         case "too_short":
             return _TOO_SHORT
