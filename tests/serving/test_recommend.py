@@ -284,6 +284,9 @@ def test_a_script_says_what_is_missing_before_anything_starts(tmp_path):
 
 def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision():
     asked = asked_of("Qwen/Qwen3-32B-FP8", ["h200"], tpot="50ms")
+    assert [asked_of(name, ["h200"]).model_name for name in ("deepseek-r1", "deepseek-ai/DeepSeek-V3")] == [
+        "deepseek-r1 (as deepseek-v3)", "deepseek-v3",
+    ]  # fmt: skip
     assert asked.notes == ("`--on h200` means one h200_node of 8 GPUs. Give `--on h200:N` for N GPUs.",)
     assert (asked.model.name, asked.precisions) == ("qwen3-32b", ("fp8",))
     assert not asked_of("qwen3-32b", ["h200"], tpot="50ms", usd_per_hour=50).notes  # as many as these buy

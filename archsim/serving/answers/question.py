@@ -86,6 +86,15 @@ class Asked(NamedTuple):
     assumed: bool = False  # whether the limits are USUAL_LIMITS, as none was given
     budget: tuple[str, ...] = ()  # of usd_per_hour and watts, those that bound the GPUs
 
+    @property
+    def model_name(self) -> str:
+        """The model as it was asked for, with the name of the shape that stands for it."""
+        given, own = self.model_source, self.model.name
+        if not isinstance(given, str) or Path(given).exists():
+            return own
+        named = given.rpartition("/")[2]
+        return own if named.casefold() == own else f"{named} (as {own})"
+
 
 def asked_of(
     model: library.Source,

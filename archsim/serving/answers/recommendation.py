@@ -165,11 +165,11 @@ def answer(found: Recommendation) -> str:
     sizes = f"({best.sizes}{ratio}, {_describe_precision(best)})"
     chance = f"with {percent(best.probability)} probability {end} of {found.configurations} configurations."
     said = (
-        f"{asked.model.name} takes {gpus} to answer {asked.rate:,g} requests per second in {percent(best.meets)} "
+        f"{asked.model_name} takes {gpus} to answer {asked.rate:,g} requests per second in {percent(best.meets)} "
         f"of samples{_describe_fewer(best)}, with {limits}. Serve it with {engine} {sizes}: it could answer "
         f"{_describe_rate(best)}, and {chance}"
         if asked.rate
-        else f"Serve {asked.model.name} with {engine} on {gpus} {sizes}: it answers {_describe_rate(best)}"
+        else f"Serve {asked.model_name} with {engine} on {gpus} {sizes}: it answers {_describe_rate(best)}"
         f"{_users(found)} with {limits}, and {chance}"
     )
     return (
