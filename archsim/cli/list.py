@@ -135,9 +135,9 @@ def _figures(given: list[str]) -> list[str]:
 
 
 def _machines(given: list[str]) -> list[str]:
-    from archsim.serving.answers.question import gpus_named
+    from archsim.specs.library import known_gpus
 
-    return [*gpus_named(), *_names("systems")]
+    return [*known_gpus(), *_names("systems")]
 
 
 def _of_question(name: str) -> Callable[[list[str]], list[str]]:

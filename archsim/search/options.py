@@ -20,7 +20,6 @@ EQUALS = ("machines", "devices", "usd", "w", "mm2")
 SYSTEM = "system"
 # Where nothing is said: as a recommendation takes them (archsim.serving.answers.question).
 PROMPT, OUTPUT = 1024.0, 512.0
-_ENDS = ("node", "cluster", "nvl72")  # of names of shipped machines of a GPU, the smallest first
 _LISTED = re.compile(r"\[(?P<values>.*)\]\s*(?P<unit>[A-Za-z/%]*)", re.DOTALL)
 
 
@@ -73,8 +72,7 @@ def vary_of(texts: Sequence[str] | Mapping[str, Sequence[Any]]) -> dict[str, tup
 
 def side_of(given: Any, machine: bool) -> Side:
     """A side by its name: a system with an optional ``:N`` (of a GPU: so many GPUs), an experiment, a deployment or a
-    report. ``machine``: a
-    name that is both a system and an experiment is the system. Raises SpecError.
+    report. ``machine``: a name that is both a system and an experiment is the system. Raises SpecError.
     """
     if isinstance(given, SystemSpec):
         return Side(given.name, 1, SYSTEM, given.model_dump(mode="json", by_alias=True), system=given)
@@ -86,10 +84,14 @@ def side_of(given: Any, machine: bool) -> Side:
     if is_named and name in config_files.named_files("") and not (machine and name in systems):
         return _of_file(name, count)
     if is_named:
-        if ":" in str(given) and (machines := _machines_of(str(name))):
+        known = _system_named(str(name))
+        if name == known or name == given:
+            return _of_system(known, known, count)
+        if machines := library.machines_of_gpu(str(name)):
             return _of_gpus(machines, count)
-        name = _system_named(str(name))
-        return _of_system(name, name, count)
+        raise errors.SpecError(
+            f"{given}: write {known}:{count} for {count} machines of {load_system(known).dies} devices"
+        )
     kind = library.kind_of_file(name)
     return _of_system(name, str(name), count) if kind == SYSTEM else _of_file(name, count)
 
@@ -108,7 +110,7 @@ def _system_named(name: str) -> str:
     known = config_files.named_files("systems")
     if name in known:
         return name
-    if of_gpu := _machines_of(name):
+    if of_gpu := library.machines_of_gpu(name):
         return of_gpu[0]
     if name in PRESETS:
         raise errors.SpecError(f"{name!r} is a policy, not an experiment. Name one in which to compare it: --in dojo")
@@ -123,32 +125,27 @@ def _system_named(name: str) -> str:
     )
 
 
-def _machines_of(gpu: str) -> list[str]:
-    """The shipped machines of a GPU, the smallest first."""
-    known = config_files.named_files("systems")
-    return [each for end in _ENDS if (each := f"{gpu.lower()}_{end}") in known]
-
-
 def _of_gpus(machines: Sequence[str], gpus: int) -> Side:
     """So many GPUs: the smallest of some machines that has them, or a part of it, as `archsim recommend` takes them;
     several of the largest. Raises SpecError for what is neither.
     """
     from archsim.serving.expert_groups import part_of
 
-    for name in machines:
-        system = load_system(name)
-        if system.dies == gpus:
-            return Side(name, 1, SYSTEM, name, system=system)
-        if system.dies > gpus:
+    every = {name: load_system(name) for name in machines}
+    name, system = next(((name, each) for name, each in every.items() if each.dies >= gpus), list(every.items())[-1])
+    several, rest = divmod(gpus, system.dies)
+    if not rest:
+        return Side(name, several, SYSTEM, name, system=system)
+    if not several:
+        try:
             part = part_of(system, gpus).model_copy(update={"name": f"{name}_{gpus}"})
             return Side(part.name, 1, SYSTEM, part.model_dump(mode="json", by_alias=True), system=part)
-    several, rest = divmod(gpus, system.dies)
-    if rest:
-        least = several * system.dies
-        raise errors.SpecError(
-            f"{gpus} GPUs are no whole {name} of {system.dies}. Give {least} or {least + system.dies}"
-        )
-    return Side(name, several, SYSTEM, name, system=system)
+        except errors.SpecError:
+            pass  # no part that its links join as they join all of it
+    size = max((each.dies for each in every.values() if each.dies <= gpus), default=system.dies)
+    least = gpus // size * size
+    near = [f"{each}" for each in (least, least + size) if each]
+    raise errors.SpecError(f"{gpus} GPUs are no part of {name}, nor whole machines. Give {' or '.join(near)} of them")
 
 
 def _of_system(source: Any, label: str, count: int) -> Side:

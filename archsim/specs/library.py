@@ -196,6 +196,22 @@ def tree_of(source: Source) -> yaml.Tree:
     return yaml.read_yaml(file, given if given == str(file) or is_path(given) else config_files.display(file), _INSTEAD)
 
 
+# Ends of the names of shipped systems of a GPU, the smallest first.
+OF_GPU = ("node", "cluster", "nvl72", "nvl144")
+
+
+def machines_of_gpu(gpu: str) -> list[str]:
+    """The names of the shipped systems of a GPU, the smallest first; none for another name."""
+    known = config_files.named_files("systems")
+    return [each for end in OF_GPU if (each := f"{gpu.lower()}_{end}") in known]
+
+
+def known_gpus() -> list[str]:
+    """The GPUs of the systems that ship."""
+    named = [each.rpartition("_") for each in config_files.named_files("systems")]
+    return list(dict.fromkeys(gpu for gpu, _, end in named if end in OF_GPU))
+
+
 def kind_of_file(source: Source) -> str:
     """What a file, named experiment or mapping is (`archsim.specs.file_kinds`). Raises SpecError."""
     return kind_of(tree_of(source).data)

@@ -245,8 +245,15 @@ def test_a_gpu_names_its_smallest_machine():
     assert side_of("h200_node:3", True).label == "3 h200_node"
     assert [side_of(f"h200:{gpus}", True).system.dies for gpus in (2, 8, 32)] == [2, 8, 32]
     assert side_of("mi300x:16", True).label == "2 mi300x_node"
-    with pytest.raises(SpecError, match="Give 8 or 16"):
-        side_of("mi300x:12", True)
+    assert (side_of("wse3:2", True).label, side_of("vr:4", True).system.dies) == ("2 wse3", 4)
+    for gpus, said in (
+        ("mi300x:12", "8 or 16"),
+        ("mi300x:4", "Give 8 of"),
+        ("b200:12", "8 or 16"),
+        ("tpu7x:4", "2x2x4:4"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            side_of(gpus, True)
     with pytest.raises(SpecError, match="is a model.*model qwen3-30b-a3b"):
         side_of("qwen3-30b-a3b", True)
 

@@ -46,7 +46,6 @@ FP8_GPUS = ("h100", "h200", "h800", "h20")
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 MOST_RANKS = 64  # of one engine
 MOST_DEVICES = 4096  # of an offer without a number, where a rate says how many are needed
-MACHINES = ("node", "cluster", "nvl72")  # ends of the names of shipped systems of a GPU, the smallest first
 SEQS, TOKENS = (32, 64, 128, 256, 512), (2048, 4096, 8192, 16384)
 USUAL_SEQS, USUAL_TOKENS = 256, 8192
 MOST_REQUESTS = 6000  # of a run
@@ -274,7 +273,7 @@ def _offer(
             "simulates it"
         )
     stem, _, end = system.name.rpartition("_")
-    gpu = stem if end in MACHINES else system.compute.calibration or system.name  # its laws may be of another GPU
+    gpu = stem if end in library.OF_GPU else system.compute.calibration or system.name  # its laws may be of another GPU
     rent = measures.rent_of(gpu, prices)
     bounds = [devices] if devices is not None else []
     if usd_per_hour is not None:
@@ -307,8 +306,7 @@ def _one_machine(offer: Offer) -> str:
 
 def _system_named(name: str, devices: int) -> str:
     """A shipped system with so many GPUs of a name, or the system of this name or file."""
-    known, key = config_files.named_files("systems"), name.lower()
-    kinds = [each for end in MACHINES if (each := f"{key}_{end}") in known]
+    known, kinds = config_files.named_files("systems"), library.machines_of_gpu(name)
     for each in kinds:
         if library.load_system(each).dies >= devices:
             return each
@@ -316,19 +314,13 @@ def _system_named(name: str, devices: int) -> str:
         return kinds[-1]  # engines are no larger than this; more of them stand beside each other
     if name in known or Path(name).is_file():
         return name
-    gpus = gpus_named()
+    gpus = library.known_gpus()
     if name in config_files.named_files("models"):
         raise SpecError(f"{caller_name('on')} {name}: a model, not a GPU. Write `archsim recommend {name} --on GPU:N`")
     raise SpecError(
         f"{caller_name('on')} {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by "
         "name or file)"
     )
-
-
-def gpus_named() -> list[str]:
-    """The GPUs of the systems that ship."""
-    known = [each.rpartition("_") for each in config_files.named_files("systems")]
-    return list(dict.fromkeys(gpu for gpu, _, end in known if end in MACHINES))
 
 
 class SearchedServing(NamedTuple):
