@@ -91,7 +91,11 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
         case "extra_forbidden":
             known = keys_of(_type_at(kind, at[:-1]))
             ways, key = getattr(_type_at(kind, at[:-1]), "WAYS", {}), str(at[-1])
+            if other := next((each for each in (f"{key}s", key.removesuffix("s")) if each in known), ""):
+                return f"unknown key; did you mean {other!r}?"
             near, words = errors.nearest(key, known), key.casefold().split("_")
+            if getattr(_type_at(kind, at[:-1]), "WHOLE", False):
+                words = []
             # Of a compound, the last that is known, also in plural; a near key that is one of its words is no typo,
             # unless all others are those of a unit.
             besides = {*words} - {near, (near or "").removesuffix("s")}

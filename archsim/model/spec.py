@@ -37,6 +37,7 @@ class ModelSpec(fields.Spec):
     """
 
     WAYS: ClassVar[Mapping[str, str]] = TERMS
+    WHOLE: ClassVar[bool] = True  # terms are whole keys, and no words of longer ones
 
     name: fields.Name  # of the model
     source: str = Field(min_length=1)  # of its numbers

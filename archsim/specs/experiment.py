@@ -35,7 +35,7 @@ class ExperimentSpec(Spec):
         **dict.fromkeys(("quantization", "dtype", "weights"), PrecisionSpec.WAYS["quantization"]),
         **dict.fromkeys(
             ("threshold", "interval", "replication", "placement", "balancing"),
-            "it is of a policy: policies: [{like: eplb, ...}]; docs/policies.md lists their keys",
+            "it is of a policy, such as {name: mine, allocation: even, rebalancing: {name: eplb, every_steps: 64}}",
         ),
     }
 

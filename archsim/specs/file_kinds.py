@@ -76,11 +76,17 @@ def kind_of(data: Mapping[str, Any]) -> str:
 def guess_note(label: object, data: Mapping[str, Any]) -> str:
     """As which kind a file with keys of several kinds is read, to follow what is wrong with it; '' for others."""
     kind, known = kind_of(data), _keys_of_kinds()
-    others = set(data) - set(known.pop(kind))
-    if not others & {key for keys in known.values() for key in keys}:
+    shared = {name: [key for key in data if key in keys] for name, keys in known.items()}
+    if set().union(*shared.values()) <= set(shared[kind]):
         return ""
-    article = "an" if kind[0] in "aeiou" else "a"
-    return f"\n{label}: it is read as {article} {kind}, since most of its keys are of one; {_BELONGS[kind]}"
+    as_much = [name for name, keys in shared.items() if len(keys) == len(shared[kind]) and name != kind]
+    tie = f" (as many as with {_a(as_much[0])})" if as_much else ""
+    keys = ", ".join(shared[kind])
+    return f"\n{label}: it is read as {_a(kind)}, with which it shares the keys {keys}{tie}; {_BELONGS[kind]}"
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _keys_of_kinds() -> dict[str, Sequence[str]]:
@@ -95,5 +101,4 @@ def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EX
     """Raise SpecError if a file is not of the ``expected`` kind but of another."""
     kind = kind_of(data)
     if kind != expected and (kind != EXPERIMENT or len(set(data) & set(EXPERIMENT_KEYS)) > 2):
-        article = "an" if kind[0] in "aeiou" else "a"
-        raise errors.SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")
+        raise errors.SpecError(f"{path}: this is {_a(kind)}; {_BELONGS[kind]}")

@@ -146,11 +146,15 @@ class SchedulerSpec(ServingSpec):
         return {key: _read(each, key, given) for key, each in known.items() if key in given or key != JOIN}
 
 
+# What is no key of a scheduler → what to write.
+_WAYS = TERMS | {"policy": "write scheduler.order: arrival, priority or deadline"}
+
+
 def _whose(key: str, known: list[str]) -> str:
     """Where a key belongs, in words."""
     others = [name for name, row in SCHEDULERS.items() if key in row.parameters]
-    if not others and key in TERMS:
-        return f"; {TERMS[key]}"
+    if not others and (way := _WAYS.get(key, "")):
+        return f"; {way}"
     return f": it is one of {' and '.join(others)}" if others else did_you_mean(key, known)
 
 

@@ -219,10 +219,19 @@ class ExpertsOnSpec(ServingSpec):
 class SideSpec(ServingSpec):
     """Engines that prefill, or decode. ``max_num_seqs``: of a rank; null: as the scheduler's."""
 
-    # Key that is no key → what to write.
+    # What is no key of a side → what to write.
     WAYS: ClassVar[Mapping[str, str]] = {
         "precision": "both sides have the precision of the file, as KV is handed over as it is kept. Compare two files",
-        "scheduler": "of its limits a side has max_num_seqs alone; the others are the file's (scheduler)",
+        **dict.fromkeys(
+            ("scheduler", "max_num_batched_tokens", "chunk", "chunk_size", "chunked_prefill_size", "chunked_prefill"),
+            "of its limits a side has max_num_seqs alone; the others are the file's (scheduler)",
+        ),
+        **dict.fromkeys(
+            ("tp", "tensor_parallel_size", "dp", "data_parallel_size"), "write parallel: {attention: {tp: 8}}"
+        ),
+        **dict.fromkeys(("ep", "expert_parallel_size"), "write parallel: {attention: {dp: 8}, experts: {ep: 8}}"),
+        **dict.fromkeys(("gpus", "devices", "n_gpus"), "devices are the ranks of parallel, times instances"),
+        **dict.fromkeys(("batch", "max_batch", "batch_size", "max_batch_size"), "write max_num_seqs"),
     }
     # Its machine, where it is not that of the file: by name, file or mapping.
     system: Any | None = None
@@ -278,6 +287,13 @@ class SloSpec(ServingSpec):
 class SearchSpec(ServingSpec):
     """What ``archsim serve --search`` varies; null: the divisors of the devices, and these limits of a batch."""
 
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("gpus", "n_gpus", "num_gpus", "nodes"), "write devices, in all"),
+        **dict.fromkeys(
+            ("batch", "max_batch", "batch_size"), "write max_num_seqs, the values that are tried: [64, 256]"
+        ),
+        **dict.fromkeys(("tp", "dp", "ep"), "sizes that divide the devices are tried; leave them out"),
+    }
     devices: Annotated[int | None, count(1, 4096, none=True)] = None  # in all
     max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)  # values that are tried
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
@@ -301,6 +317,7 @@ class LoadsSpec(ServingSpec):
     closed one (null: shares of the traffic), and prompts of ``inputs`` tokens under each of them.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = dict.fromkeys(("concurrency", "users"), "write clients, a list")
     rates: tuple[Rate, ...] = ()
     clients: tuple[Annotated[int, count(1, 1_000_000)], ...] = ()
     inputs: tuple[Annotated[int, count(1, 10_000_000)], ...] = ()
@@ -311,6 +328,10 @@ class RoutingSpec(ServingSpec):
     ``trace`` (recorded routing). docs/serving.md says what is sampled.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("file", "dataset"), "write trace: FILE, of recorded routing"),
+        **dict.fromkeys(("skew", "popularity_skew"), "write synthetic: {popularity_skew: 0.7}"),
+    }
     like: str | None = None  # a preset of configs/traffic, a file, or ``model``
     synthetic: workload.SyntheticSpec | None = None  # generated routing
     trace: str | None = None  # recorded routing

@@ -1,6 +1,6 @@
 """What people and engines call the keys of a deployment, and what to write in place of terms that are no keys.
 
-A key of the place itself always comes first, so that a term here never hides one.
+A key of the place itself, and its singular or plural, always comes first, so that a term here never hides one.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "rebalance_interval interval eplb_interval eplb_rebalance_num_iterations rebalance_every every_steps",
-        "write policies: [{name: eplb, rebalancing: {name: eplb, every_steps: 1000}}]; `--set rebalance_interval=1000` "
-        "does",
+        "write policies: [{name: eplb, allocation: even, rebalancing: {name: eplb, every_steps: 1000}}] and routing: "
+        "{like: model}, or give `--set rebalance_interval=1000`",
     ),
     (
         "sla limits limit latency p99 ttft_p99 tpot_p99 ttft_ms tpot_ms itl tbt e2el",
-        "write slo: {ttft: 2 s, tpot: 50 ms, e2e: 60 s}; which share of the requests is within them is goodput",
+        "write slo: {ttft: 2 s, tpot: 50 ms, e2e: 60 s}; how many requests a second are within them is goodput",
     ),
     (
         "traffic workload",
@@ -66,7 +66,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "num_prompts num_requests duration",
-        "write requests.count, the number of requests",
+        "write requests.count, the requests in all: the rate times the seconds",
     ),
     (
         "dataset file",
@@ -91,8 +91,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "attention_backend cuda_graph enforce_eager",
-        "kernels and captured graphs follow from engine, engine_version and model; write host: {captured: 512} "
-        "for another size of graphs",
+        "kernels and captured graphs follow from engine, engine_version and model, and have no key",
     ),
     (
         "lora adapters",
@@ -100,11 +99,11 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "router",
-        "write scheduler.balance, which engine gets a request: least_loaded, round_robin or cache_aware",
+        "write scheduler.balance: round_robin, least_loaded, prefix_aware, cache_aware or session",
     ),
     (
         "overlap",
-        "the host works beside the GPU as the engine's version does; write host: {iteration: 2 ms} for another time",
+        "the host works beside the GPU as the version of the engine does (engine_version), and has no key for it",
     ),
     (
         "prefill_gpus prefill_instances decode_gpus decode_instances p d ratio",
@@ -112,7 +111,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "kv_transfer network",
-        "write disaggregated.transfer: {bandwidth: 50 GB/s, latency: 10 us}; null takes the links of the system",
+        "write disaggregated.transfer: {bandwidth: 50 GB/s, latency: 10 us}; without bandwidth, the links of the "
+        "system",
     ),
     (
         "activations",
@@ -120,7 +120,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "attention",
-        "GEMMs of attention have the dtype precision.products, and its cache precision.kv",
+        "GEMMs of attention have the dtype precision.products, but for parts in precision.bf16; its cache has "
+        "precision.kv",
     ),
     (
         "quantization quant dtype weights weight_precision",
@@ -164,3 +165,4 @@ class ServingSpec(Spec):
     """A part of a deployment: names the key that is meant by a term of engines and of people."""
 
     WAYS: ClassVar[Mapping[str, str]] = TERMS
+    WHOLE: ClassVar[bool] = True  # terms are whole keys, and no words of longer ones

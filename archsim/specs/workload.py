@@ -178,6 +178,7 @@ def _kind_of_trace(value: Any) -> str | None:
 class WorkloadSpec(Spec):
     """Which requests are served, and how many together."""
 
+    WHOLE: ClassVar[bool] = True  # terms are whole keys, and no words of longer ones
     # What is no key → what to write.
     WAYS: ClassVar[Mapping[str, str]] = {
         term: way

@@ -29,8 +29,10 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.cli.main import main
 from archsim.machine.plausible import plausibility_notes
+from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_planned, load_system
 from archsim.specs.serving_files import load_serving
+from archsim.specs.serving_terms import TERMS
 from archsim.specs.unread import ROWS, keys_of
 from archsim.traffic.formats.readers import open_trace
 
@@ -423,7 +425,7 @@ WRITTEN = {
     "redundant_experts backend framework version nodes attention_backend router lora",
     "requests": "rate qps rps isl osl input_len output_len request_rate max_concurrency num_prompts dataset file prefix "
     "poisson users prompt_tokens output_tokens burst duration",
-    "parallel": "tp ep dp tensor expert data cp dcp tp_size dp_attention moe_tp",
+    "parallel": "tp ep dp tensor data cp dcp tp_size dp_attention moe_tp",
     "scheduler": "max_batch max_batch_size chunk chunk_size chunked_prefill_size policy mem_fraction_static "
     "max_running_requests prefix_cache cuda_graph gpu_memory_utilization overlap max_model_len",
     "precision": "weights activations dtype moe kv_cache_dtype",
@@ -432,10 +434,15 @@ WRITTEN = {
 }
 
 
+DEPLOYED = {
+    "model": "qwen3-30b-a3b", "system": "h200_node",
+    "requests": {"arrivals": {"rate": "3/s"}, "input": {"fixed": 100}, "output": {"fixed": 10}},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("part", WRITTEN)
 def test_terms_of_serving_engineers_say_what_to_write(part):
-    base = {"model": "qwen3-30b-a3b", "system": "h200_node",
-            "requests": {"arrivals": {"rate": "3/s"}, "input": {"fixed": 100}, "output": {"fixed": 10}}}  # fmt: skip
+    base = DEPLOYED
     for term in WRITTEN[part].split():
         given = {**base, part: {**base.get(part, {}), term: 8}} if part else {**base, term: 8}
         with pytest.raises(SpecError) as caught:
@@ -445,9 +452,60 @@ def test_terms_of_serving_engineers_say_what_to_write(part):
         assert "did you mean" not in said[0] and "(known:" not in said[0], said
 
 
+ADVISED = (
+    "policies: [{name: eplb, placement: {name: redundant, slots: 4}, allocation: even}]",
+    "policies: [{name: eplb, allocation: even, rebalancing: {name: eplb, every_steps: 1000}}]",
+    "slo: {ttft: 2 s, tpot: 50 ms, e2e: 60 s}",
+    "requests: {arrivals: {rate: 4/s}, input: {mean: 1000}, output: {mean: 200}}",
+    "precision: {products: fp8_block, experts: nvfp4, kv: fp8}",
+    "parallel: {attention: {tp: 8, dp: 2}}",
+)
+
+
+@pytest.mark.parametrize("advice", ADVISED)
+def test_what_a_term_says_to_write_is_loaded(advice):
+    assert any(advice in way for way in TERMS.values())
+    routing = {"routing": {"like": "model"}} if "policies" in advice else {}
+    load_serving({**DEPLOYED, "system": "h200_cluster", **routing, **parse_yaml(advice, "x").data}, [])
+
+
+def test_what_an_experiment_says_to_write_for_a_policy_is_loaded():
+    given = parse_yaml(GOOD, "x").data
+    policy = re.search(r"{name: mine.*}}", ExperimentSpec.WAYS["threshold"])[0]
+    ar.load(given | {"policies": [parse_yaml(f"one: {policy}", "x").data["one"]]})
+
+
+@pytest.mark.parametrize(
+    "part, key, said",
+    [
+        ("precision", "expert", "did you mean 'experts'"), ("loads", "rate", "did you mean 'rates'"),
+        ("loads", "input", "did you mean 'inputs'"), ("routing", "file", "write trace"), ("search", "gpus", "write devices"),
+        ("search", "batch", "write max_num_seqs"), ("scheduler", "policy", "scheduler.order"),
+        ("disaggregated", "network", "without bandwidth"), ("", "expert_placement", "known: "),
+    ],
+)  # fmt: skip
+def test_keys_of_the_place_come_before_terms(part, key, said):
+    given = {**DEPLOYED, part: {**DEPLOYED.get(part, {}), key: 8}} if part else {**DEPLOYED, key: 8}
+    with pytest.raises(SpecError, match=said):
+        load_serving(given, [])
+
+
+@pytest.mark.parametrize(
+    "key, said", [("tp", "attention: {tp: 8}"), ("batch", "write max_num_seqs"), ("gpus", "times instances")]
+)
+def test_terms_of_a_side_are_written_as_in_the_side(key, said):
+    side = {"parallel": {"attention": {"tp": 4}}}
+    with pytest.raises(SpecError, match=re.escape(said)):
+        load_serving(DEPLOYED | {"disaggregated": {"prefill": side | {key: 8}, "decode": side}}, [])
+
+
 def test_a_file_with_keys_of_two_kinds_says_as_which_it_is_read():
-    with pytest.raises(SpecError, match="it is read as a deployment.*archsim serve"):
+    with pytest.raises(
+        SpecError, match="it is read as a deployment, with which it shares the keys model, system; .*serve"
+    ):
         ar.load({"name": "mine", "model": "mixtral-8x7b", "system": "dojo"})
+    with pytest.raises(SpecError, match="as many as with"):
+        ar.load({"hidden": 1, "mesh": {"x": 1, "y": 1}, "zzz": 2})
     with pytest.raises(SpecError) as caught:
         ar.load({"model": "mixtral-8x7b", "system": "dojo", "requests": {}, "schedular": {}})
     assert "it is read as" not in str(caught.value)
