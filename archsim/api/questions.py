@@ -115,7 +115,7 @@ def _chosen_side(side: Side, sides: Sequence[Side], chosen: Mapping[str, Any], o
     elif side.kind == SYSTEM:
         if overrides and SERVE not in kinds:
             raise SpecError(
-                f"{verbs.caller_name('overrides')} {overrides[0]}: {side.name} is a machine. Change a file of its own "
+                f"{verbs.caller_name('overrides')} {overrides[0]}: {side.name} is a machine. Change its file "
                 f"(archsim new system {side.name}), or ask for values of a key: --vary hbm.bandwidth=[4,8]TB/s"
             )
         if chosen.get("system") and len(kinds) == 1:

@@ -49,7 +49,7 @@ INERT = (
     "archsim/base/evidence.py",
     "archsim/base/files.py", "archsim/base/libraries.py", "archsim/base/packed_files.py",
     "archsim/base/own_code.py", "archsim/base/tables.py", "archsim/extend.py", "archsim/runs/results.py",
-    "archsim/base/uncertain.py",
+    "archsim/base/uncertain.py", "archsim/model/terms.py",
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (

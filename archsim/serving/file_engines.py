@@ -14,6 +14,7 @@ from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.run_iteration import rates_of
 from archsim.laws.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.machine.system import SystemSpec
+from archsim.runs.clocks import has_limits
 from archsim.serving.deployment import LOW_LATENCY
 from archsim.serving.engine import Offload, ServingEngine, StaticBatch, missing_of
 from archsim.serving.expert_groups import WITH_KERNELS, overlap_of, part_of, pool_of, refuse_on_wafer, slots_of_rank
@@ -55,13 +56,20 @@ def host_bytes_per_s(system: SystemSpec) -> float:
 
 
 def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
-    """(name, devices) of the machines that a file uses. Raises SpecError where it asks for more than one has."""
+    """(name, devices) of the machines that a file uses. Raises SpecError where it asks for more than one has, and for
+    pools on machines whose clock is limited.
+    """
     used: dict[str, int] = {}
     has: dict[str, int] = {}
     for name, side in serving.spec.sides.items():
         system = serving.on(name).system
         used[system.name] = used.get(system.name, 0) + side.instances * side.parallel.devices
         has[system.name] = system.dies
+        if serving.spec.disaggregated != "none" and has_limits(system):
+            raise SpecError(
+                f"{system.name}: power and cooling limit the clock of its dies, which is not modelled for pools, whose "
+                "engines do unlike work. Give disaggregated: none, or leave power and cooling out of the system"
+            )
     if serving.spec.experts_on is not None:
         system = serving.on(EXPERTS_SIDE).system
         used[system.name] = used.get(system.name, 0) + system.dies

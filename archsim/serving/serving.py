@@ -91,17 +91,12 @@ def serve_at_clock(
 ) -> tuple[Served, Deployment, Clocked | None]:
     """What happens at the highest clock within the limits of the machine, and the deployment at that clock; at the full
     one, and None, where it has no limits. ``engine``: None where engines are not identical; ``known``: clock →
-    deployment, to build once. Raises SpecError for such engines within limits.
+    deployment, to build once.
     """
     system = serving.system
     if not has_limits(system):
         return simulate_requests(serving, deployment, requests, logged, progress), deployment, None
-    if engine is None:
-        raise SpecError(
-            f"{system.name}: power and cooling limit the clock of its dies, which is not modelled for pools, whose "
-            "engines do unlike work. Give disaggregated: none, or leave power and cooling out of the system"
-        )
-
+    assert engine is not None, "machines_of refuses pools within limits"
     known = {} if known is None else known
     known[1.0] = deployment
 

@@ -147,7 +147,7 @@ class SchedulerSpec(ServingSpec):
 
 
 # What is no key of a scheduler → what to write.
-_WAYS = TERMS | {"policy": "write scheduler.order: arrival, priority or deadline"}
+_WAYS = {**TERMS, "policy": "write scheduler.order: arrival, priority or deadline"}
 
 
 def _whose(key: str, known: list[str]) -> str:

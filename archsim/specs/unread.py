@@ -226,7 +226,6 @@ def _shares_nothing(run: Chosen) -> bool:
 _MEASURED = "routing: {run.serving.routing} takes the times of iterations from the curves fitted to measurements in compute.calibration; routing: {{like: model}} simulates the machine's experts"
 _OTHER_DECIDERS = tuple(f"system.decision.{key}" for key in ("executor", "firmware.*", "gpu.*", "fsm.*"))
 SERVED: tuple[UnreadKeys, ...] = (
-    UnreadKeys(("system.power.*", "system.cooling.*"), "separate engines for prefill and decode keep every clock; engines that do both, archsim run and archsim sweep find the clock within limits", lambda run: _serving(run).disaggregated != "none"),
     UnreadKeys(("parallel.*", "instances"), "the sides of disaggregated have their own", lambda run: _serving(run).disaggregated != "none"),
     UnreadKeys(("disaggregated.transfer.*",), "disaggregated.prefill: none brings requests with their KV", lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none"),  # type: ignore[union-attr]
     UnreadKeys(("scheduler.prefill_every",), "scheduler.prefill: free computes prompts in every iteration", lambda run: _serving(run).scheduler.prefill == "free"),

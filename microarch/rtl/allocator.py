@@ -24,6 +24,8 @@ from amaranth.hdl import Array, Assert, Assume, Cat, Const, Elaboratable, Module
 
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
 
+# ---- allocator
+
 IDLE, GENERATE, EVALUATE, MERGE = range(4)
 
 
@@ -316,6 +318,7 @@ class Allocator(Elaboratable):
         return (self.pending & ~first) == 0
 
 
+# ---- allocator
 # Allocator: tokens that are handed out, placed and left add up to an expert's, and no count of them wraps; candidates
 # enter slots that there are; states follow one another as in the table.
 

@@ -14,6 +14,8 @@ from amaranth.hdl import Array, Assert, Assume, Cat, Elaboratable, Module, Signa
 
 from microarch.rtl import Memory
 
+# ---- atu
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -105,6 +107,7 @@ class Atu(Elaboratable):
         return m
 
 
+# ---- atu
 # ATU: tags of a set differ, so that one way hits at most; the order of its ways is a permutation.
 
 CLAIM = "at most one way hits; the order of use is a permutation"

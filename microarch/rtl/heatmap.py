@@ -14,6 +14,8 @@ from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal
 
 from microarch.rtl import Memory
 
+# ---- heatmap
+
 IDLE, READ, WRITE, HALVE_READ, HALVE_WRITE = range(5)
 
 
@@ -99,6 +101,7 @@ class HeatmapStore(Elaboratable):
         return m
 
 
+# ---- heatmap
 # Heatmap store: no counter passes its largest value, halving keeps the order of a word's counters, and it addresses
 # rows and words that there are.
 

@@ -12,6 +12,8 @@ from math import ceil
 
 from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal
 
+# ---- pdu
+
 IDLE, LOADING = range(2)
 
 
@@ -81,6 +83,7 @@ class Pdu(Elaboratable):
         m.d.sync += into.word_select(at, p.port_bits).eq(self.word)
 
 
+# ---- pdu
 # PDU: a look-up is that of one expert's own three bits, for any expert.
 
 CLAIM = "a look-up answers as one expert's own bits, for any expert"

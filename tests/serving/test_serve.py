@@ -380,8 +380,7 @@ CASES = {
     ),
     "disaggregated": (
         PLAIN | {"disaggregated": {"prefill": SIDE, "decode": SIDE}},
-        {"parallel.attention.tp": 4, "instances": 2, "system.power.limit": "6 kW", "system.cooling.coolant": "20 C",
-         "system.cooling.resistance": "0.1 K/W per die"},
+        {"parallel.attention.tp": 4, "instances": 2},
     ),
     "decodes": (
         {key: each for key, each in PLAIN.items() if key != "parallel"}
