@@ -52,7 +52,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "sla limits limit latency p99 ttft_p99 tpot_p99 ttft_ms tpot_ms itl tbt e2el",
-        "write slo: {ttft: 2 s, tpot: 50 ms, e2e: 60 s}; how many requests a second are within them is goodput",
+        "write slo: {ttft: 2 s, tpot: 50 ms, e2e: 60 s}; goodput is the requests per second within them",
     ),
     (
         "traffic workload",
