@@ -15,6 +15,7 @@ from archsim.api import EXAMPLE
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.questions.machine_price import price_machine
+from archsim.search import compare as sides
 from archsim.search import door, machines, options
 from archsim.search.answer import answer as answer_of
 from archsim.search.beside import deployment_on
@@ -105,6 +106,35 @@ def test_ways_that_are_kept_serve_nearly_as_much_as_all_at_any_limit_and_as_much
     grid = np.geomspace(1.91e6, 1e10, 200)
     every, some = (Frontier([curves[at] for at in of]).at(grid)[0] for of in (range(len(curves)), kept))
     assert len(kept) == 4 and (some >= NEAR * every).all() and some[-1] == every[-1]
+
+
+@pytest.mark.parametrize("tpot_ns, batch", [(np.inf, 64), (1.5e6, 6)])
+def test_a_side_is_the_way_that_is_best_as_simulated_with_the_batch_that_then_keeps_the_limit(
+    monkeypatch, tpot_ns, batch
+):
+    """Two ways are estimated within 2 %; simulated, the first takes 1.3 times and the other 1.1 times its estimate. A
+    token takes 1.1 ms (B^(1/6)) of the second, so that 6 requests keep 1.5 ms, and 11 would as estimated.
+    """
+    off = {"first": 1.3, "second": 1.1}
+    sizes = (SimpleNamespace(batch=1), SimpleNamespace(batch=64))
+    used = [
+        SimpleNamespace(way=SimpleNamespace(label=name, groups=1, engine=SimpleNamespace(dies=1)), batches=sizes)
+        for name in off
+    ]
+
+    def simulate(machine, used, batch, requests):
+        file = SimpleNamespace(model_copy=lambda update: (used.way.label, batch))
+        return SimpleNamespace(ns=off[used.way.label], batch=batch), file
+
+    monkeypatch.setattr(sides, "_simulate", simulate)
+    monkeypatch.setattr(sides, "_estimates", lambda *_: SimpleNamespace(batch=lambda *_: SimpleNamespace(ns=1.0)))
+    monkeypatch.setattr(sides, "price_machine", lambda *_, **__: SimpleNamespace(own_usd=np.ones(1)))
+    curves = [Curve(*(np.array([each]) for each in ((1e6, 2e6), (1e3 * by, 2e3 * by), (0.0, 0.0)))) for by in (1.02, 1)]
+    machine = SimpleNamespace(used=used, side=SimpleNamespace(machines=1, name="m"), system=None)
+    found = sides._compare_side(machine, Frontier(curves), Limits(tpot_ns), None, 0)
+    assert (found.chosen.way.label, found.simulated) == ("second", 1.1)
+    assert found.file == ("second", found.batch.batch) and found.batch.batch == batch
+    assert found.rates[0] == pytest.approx(1e3 * min(2.0, tpot_ns / 1.1e6) / 1.1, rel=1e-6)
 
 
 def test_as_many_replicas_as_machines_serve_as_much(files):
