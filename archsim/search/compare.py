@@ -318,23 +318,27 @@ def _anchors(used: Used, limits: Limits, requests: Requests) -> list[int]:
 
 
 def _compare_side(machine: Machine, found: Frontier, limits: Limits, requests: Requests, samples: int) -> Compared:
-    """A side at the limit. What is best there is simulated by the event engine with more layers, and its times are
-    scaled by what that differs from its estimate; those of other ways stay, which another machine may have, too.
+    """A side at the limit. Every way is simulated by the event engine with more layers, at its batch there, and its
+    times are scaled by what that differs from its estimate; the best one again, where its batch then is another.
     """
     estimates = _estimates(machine, requests)
-    best, batch = _at_limit(machine, found, limits)
-    estimate = estimates.batch(machine.used[best].way, batch)
-    simulated, file = _simulate(machine, machine.used[best], batch, requests)
-    ratio = simulated.ns / estimate.ns
-    curves = list(found.curves)
-    curves[best] = Curve(*(each * by for each, by in zip(found.curves[best], (ratio, 1 / ratio, ratio), strict=True)))
-    frontier = Frontier(curves)
-    again, size = _at_limit(machine, frontier, limits)
-    if (again, size) != (best, batch):
-        best = again
-        if size != batch:
-            batch = size
-            simulated, file = _simulate(machine, machine.used[best], batch, requests)
+
+    def simulate(at: int, batch: int) -> tuple[Batch, ExperimentSpec, float]:
+        simulated, file = _simulate(machine, machine.used[at], batch, requests)
+        return simulated, file, simulated.ns / estimates.batch(machine.used[at].way, batch).ns
+
+    ways = range(len(machine.used))
+    known = [simulate(at, _batch_at(machine.used[at], found.curves[at], limits)) for at in ways]
+    again: set[int] = set()
+    while True:
+        frontier = Frontier([found.curves[at].scaled(known[at][2]) for at in ways])
+        best = int(np.argmax([curve.at(_limit(limits), limits.ttft_ns)[0, 0] for curve in frontier.curves]))
+        batch = _batch_at(machine.used[best], frontier.curves[best], limits)
+        if best in again or batch == known[best][0].batch:
+            break
+        again.add(best)
+        known[best] = simulate(best, batch)
+    simulated, file, ratio = known[best]
     rates = machine.side.machines * frontier.at(_limit(limits), limits.ttft_ns)[:, 0]
     file = file.model_copy(update={"name": machines.re_named(machine.side.name)})
     return Compared(
@@ -354,17 +358,14 @@ def _limit(limits: Limits) -> np.ndarray:
     return np.array([limits.tpot_ns if limits.tpot_ns < np.inf else 1e18])
 
 
-def _at_limit(machine: Machine, frontier: Frontier, limits: Limits) -> tuple[int, int]:
-    """(Which way serves most at the limit without a draw, requests of an engine)."""
-    at = _limit(limits)
-    best = int(np.argmax([curve.at(at, limits.ttft_ns)[0, 0] for curve in frontier.curves]))
-    used, curve = machine.used[best], frontier.curves[best]
+def _batch_at(used: Used, curve: Curve, limits: Limits) -> int:
+    """Requests of an engine at the limit, without a draw."""
     sizes, within = np.array([one.batch for one in used.batches], float), curve.ttft_ns[0] <= limits.ttft_ns
     token, groups = np.maximum.accumulate(curve.tpot_ns[0]), used.way.groups
     if len(sizes) == 1 or not within.any():
-        return best, int(sizes[0])
-    largest = float(np.exp(np.interp(np.log(at[0]), np.log(token[within]), np.log(sizes[within]))))
-    return best, int(max(groups, (largest * (1 + 1e-9)) // groups * groups))
+        return int(sizes[0])
+    largest = float(np.exp(np.interp(np.log(_limit(limits)[0]), np.log(token[within]), np.log(sizes[within]))))
+    return int(max(groups, (largest * (1 + 1e-9)) // groups * groups))
 
 
 def _simulate(machine: Machine, used: Used, batch: int, requests: Requests) -> tuple[Batch, ExperimentSpec]:

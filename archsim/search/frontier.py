@@ -29,6 +29,10 @@ class Curve(NamedTuple):
     def worlds(self) -> int:
         return len(self.tpot_ns)
 
+    def scaled(self, ratio: float) -> Curve:
+        """With all times ``ratio`` times as long."""
+        return Curve(self.tpot_ns * ratio, self.tokens_per_s / ratio, self.ttft_ns * ratio)
+
     def at(self, tpot_ns: np.ndarray, ttft_ns: float = np.inf) -> np.ndarray:
         """float64[world, limit]: tokens/s within limits ``tpot_ns: float64[limit]``; 0 where no batch is within."""
         found = np.zeros((self.worlds, len(tpot_ns)))

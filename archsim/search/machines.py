@@ -431,7 +431,7 @@ def machine_of(
 
 
 def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MOST_KEPT) -> list[Used]:
-    """Those that serve most, or nearly so, at some limit of the time per token; those first that do at most limits."""
+    """Those that serve most, or nearly so, at some limit of the time per token; the best at the limit asked first."""
     curves = [each.nominal(output) for each in found]
     token = np.concatenate([curve.tpot_ns[0] for curve in curves])
     grid = np.geomspace(token.min(), token.max() * 1.001, 64)
@@ -444,10 +444,8 @@ def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MO
     best = rates.max(axis=0)
     wins = (rates >= best * (1 - 1e-9)) & (best > 0)
     near = (rates >= NEAR * best) & (best > 0)
-    if limits.tpot_ns < np.inf:  # what is best at the limit is looked at first
-        order = sorted(range(len(found)), key=lambda at: (-rates[at, -1], -wins[at].sum()))
-    else:
-        order = sorted(range(len(found)), key=lambda at: (-wins[at].sum(), -near[at].sum()))
+    # What is best at the limit, or with the largest batches, which the last point of the grid is, comes first.
+    order = sorted(range(len(found)), key=lambda at: (-rates[at, -1], -wins[at].sum()))
     kept = order[:1]
     while len(kept) < most:  # where those kept serve least beside the best
         short = rates[kept].max(axis=0) / np.where(best > 0, best, np.inf)
