@@ -179,7 +179,7 @@ def iteration_laws(
     by: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     outside = {rows: np.zeros(most_tokens + 1) for rows in (TOKENS, SAMPLED, DECODES, PROMPTS)}
     sources: dict[str, set[str]] = {ATTENTION: {times.library for found in attention.values() for times, _ in found}}
-    operators = count_operators(program(model, parallel, whole, moves))
+    operators = count_operators(program(model, parallel, whole, moves), one_dtype=not precision.kept)
     for operator, count in operators.items():
         found = timing.of(operator)
         if found is None:
@@ -320,7 +320,7 @@ class _Timing(NamedTuple):
         return np.arange(self.sizes)
 
     def _product(self, product: LayerProduct) -> _Timed:
-        dtype = dtype_of(product, self.model, self.precision)
+        dtype = dtype_of(product, self.precision)
         if self.rates is not None and self.rates.own is not None:
             ns = own_product_ns(self.rates, product.n, product.k, dtype, self._rows / product.sharing)
             return _Timed(ns, np.ones(self.sizes))
