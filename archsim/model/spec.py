@@ -235,9 +235,10 @@ class ModelSpec(fields.Spec):
         """Parts that stay in BF16 where the other products are in this dtype."""
         return next((each.parts for each in self.kept_bf16 if each.weights == products), ())
 
-    def kept_in(self, checkpoint: str) -> tuple[str, ...] | None:
-        """Parts that stay in BF16 in this checkpoint; None: not listed."""
-        return next((each.parts for each in self.kept_bf16 if each.checkpoint == checkpoint), None)
+    def kept_in(self, checkpoint: str, products: str) -> tuple[str, ...] | None:
+        """Parts that stay in BF16 in this checkpoint, with other products in this dtype; None: not listed."""
+        asked = checkpoint, products
+        return next((each.parts for each in self.kept_bf16 if (each.checkpoint, each.weights) == asked), None)
 
     @property
     def embedding_weights(self) -> int:

@@ -179,7 +179,7 @@ def _named_precision(spec: ServeSpec, model: ModelSpec, word: str) -> PrecisionS
     if precision is None or own.products is not None or own.experts is not None:
         return None
     products, experts = dtypes_in(precision, model.experts > 1)
-    kept = model.kept_in(str(spec.model)) if own.bf16 is None else own.bf16
+    kept = model.kept_in(str(spec.model), products) if own.bf16 is None else own.bf16
     return own.model_copy(update={"products": products, "experts": experts, "bf16": kept})
 
 

@@ -44,7 +44,7 @@ from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
 from archsim.serving.answers.race import Race, Tried
 from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
-from archsim.serving.answers.recommendation import answer
+from archsim.serving.answers.recommendation import _describe_precision, answer
 from archsim.serving.answers.results import answer as search_answer
 from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
 from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
@@ -292,6 +292,21 @@ def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision()
     assert not asked_of("qwen3-32b", ["h200"], tpot="50ms", usd_per_hour=50).notes  # as many as these buy
     with pytest.raises(SpecError, match="int4 is not compared"):
         asked_of("Qwen/Qwen3-32B-INT4", ["h200"], tpot="50ms")
+
+
+@pytest.mark.parametrize(("name", "inside", "outside"), [
+    ("deepseek-v3", "attention inputs in BF16", "output in BF16"),
+    ("nvidia/DeepSeek-R1-FP4", "attention inputs in BF16, attention output in BF16", "none"),
+    ("qwen3-235b-a22b", "weights in nvfp4", "BF16"),
+])  # fmt: skip
+def test_an_answer_and_its_script_say_what_stays_in_bf16(name, inside, outside):
+    asked = asked_of(name, ["b200"], tpot="50ms", engines=["trtllm"], precisions=["nvfp4"])
+    (kind,) = kinds_of(asked)
+    said = _describe_precision(SimpleNamespace(kind=kind))
+    assert inside in said and outside not in said
+    assert kind.weights.kept == kind.serving.spec.precision.dtypes("fp8", kind.serving.model).kept
+    text = script([started("trtllm", model=kind.serving.model, precision=kind.weights)])
+    assert (kind.weights.kept_words + "; set MODEL") in text
 
 
 def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
