@@ -228,7 +228,8 @@ def _attention_times(
     found = of_heads(heads_over)
     entry_bytes = kind.kept_bytes_per_token(int(units.WEIGHT_BYTES[precision.kv])) / kind.kv_ranks(tp)
     sizes = np.geomspace(1e3, 1e10, 71)
-    gathered = np.log(_collective_ns(laws, links, "all_gather", sizes, shared)) if phase == PREFILL else np.zeros(0)
+    gather_ns = _collective_ns(laws, links, "all_gather", sizes, shared) if phase == PREFILL else np.zeros(0)
+    gathered = np.log(np.maximum(gather_ns, 1e-9))  # above 0, as links may be free
     return SharedContext(found, phase, shared, entry_bytes, np.log(sizes), gathered)
 
 

@@ -775,14 +775,18 @@ def test_what_a_search_varies_is_in_the_keys_of_its_parts():
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.parametrize("tp, dp", [(1, 16), (2, 8), (16, 1), (1, 2)])
-def test_the_bound_of_sizes_is_no_less_than_their_estimate(tp, dp):
+@pytest.mark.parametrize("tp, dp, context", [(1, 16, 1), (2, 8, 1), (16, 1, 1), (1, 2, 1), (16, 1, 2)])
+def test_the_bound_of_sizes_is_no_less_than_their_estimate(tp, dp, context):
     """And an estimate that shares grids is that of an engine with tables of its own."""
-    serving = load_serving(SEARCHED | {"model": "olmoe-1b-7b", "engine": "vllm"})
-    parallel = ParallelSpec(attention=AttentionRanks(tp=tp, dp=dp))
-    requests, grids = requests_of(serving), {}
-    found = estimate_of(serving, parallel, requests, grids, 0.0)
-    assert found == estimate_of(serving, parallel, requests, grids, 1e-9)  # a bound that says nothing
+    model = "olmoe-1b-7b" if context == 1 else "qwen3-235b-a22b"  # whose ranks hold copies of keys and values
+    serving = load_serving(SEARCHED | {"model": model, "engine": "vllm"})
+    parallel = ParallelSpec(attention=AttentionRanks(tp=tp, dp=dp, context=context))
+    requests, grids, own = requests_of(serving), {}, {}
+    found = estimate_of(serving, parallel, requests, own, 0.0)
+    for least in (1e-9, 0.0):  # a bound that says nothing
+        assert found == estimate_of(serving, parallel, requests, grids, least)
+    for key, each in own.items():
+        assert all(map(np.array_equal, grids[key], each))
     assert found == estimate_rate(serving, *largest(serving, parallel), requests)
     assert estimate_of(serving, parallel, requests, grids, 1e9).rate >= found.rate
 
