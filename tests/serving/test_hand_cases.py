@@ -507,6 +507,13 @@ def test_a_prompt_comes_sooner_where_ranks_share_it():
     assert shared < 0.75 * own
 
 
+def test_laws_without_an_engine_leave_out_a_dispatch_too():
+    serving = load_serving(SHARING | {"system": "h200_cluster", "parallel": {"attention": {"dp": 16}}})
+    engine, scheduler = engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler)
+    sent, free = (laws_of(engine, scheduler, dispatches)[0].ns("dispatch")[64] for dispatches in (True, False))
+    assert sent > free == 0
+
+
 def test_experts_that_one_token_lacks_are_those_that_hbm_has_not():
     model = load_model("qwen3-235b-a22b")  # 8 of 128 experts
     missing = missing_of(model, 8, 12, None)  # 16 experts a rank, of which 12 stay
