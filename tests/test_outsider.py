@@ -123,7 +123,7 @@ class Averaged(Kind):
         return self.width * value_bytes
 
     def products(self, hidden, tp):
-        return Product(self.width, hidden), Product(hidden, self.width)
+        return Product(self.width, hidden), Product(hidden, self.width, back=True)
 
     def work(self, phase, tp, requests, new, context, kv_dtype):
         seen = np.asarray(requests, float) * new * context

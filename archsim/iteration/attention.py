@@ -13,6 +13,7 @@ from archsim.laws import gemm, tables
 from archsim.laws.attention import AttentionGrid, AttentionSizes, attention_grid, choose_attention, grid_ns, outside
 from archsim.laws.laws import Laws
 from archsim.model.attention import AttentionKind
+from archsim.model.spec import KeptPart
 from archsim.specs.deployment import BF16, Precision
 
 # What a kind of attention tells an iteration: its products, its work, and how long its kernels take.
@@ -25,11 +26,18 @@ PHASES = (PREFILL, DECODE)
 
 
 class Product(NamedTuple):
-    """A product with k x n weights on a rank; ``rows``: all ``tokens``, those of a ``prefill`` or of a ``decode``."""
+    """A product with k x n weights on a rank; ``rows``: all ``tokens``, those of a ``prefill`` or of a ``decode``;
+    ``back``: whether it gives the hidden vector after attention.
+    """
 
     n: int
     k: int
     rows: str = "tokens"
+    back: bool = False
+
+    @property
+    def part(self) -> KeptPart:
+        return "attention_output" if self.back else "attention_inputs"
 
 
 class Streams(NamedTuple):

@@ -98,7 +98,7 @@ class Compressed(Kind):
             into += 2 * self.index_head_dim * (1 + self.overlapping) + self.index_heads
             found.append(Product(self.index_heads * self.index_head_dim, self.q_lora_rank))
         grouped = Product(self.o_lora_rank, heads * self.head_dim)  # every group of heads by its own matrix
-        return Product(into, hidden), *found, grouped, Product(hidden, groups * self.o_lora_rank)
+        return Product(into, hidden), *found, grouped, Product(hidden, groups * self.o_lora_rank, back=True)
 
     def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
         requests, new, context = (np.asarray(each, float) for each in (requests, new, context))

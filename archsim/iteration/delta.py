@@ -36,7 +36,7 @@ class GatedDeltaNet(Convolved):
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         values = self.v_heads * self.v_dim
         into = self.channels + values + 2 * self.v_heads  # queries, keys, values; gates; decay and rate of a head
-        return Product(into // tp, hidden), Product(hidden, values // tp)
+        return Product(into // tp, hidden), Product(hidden, values // tp, back=True)
 
     def read_values(self, tp: int) -> int:
         return (2 * self.channels + 2 * self.v_heads * self.v_dim) // tp
@@ -76,7 +76,7 @@ class KimiDelta(Convolved):
         wide = self._wide // tp
         low = 2 * self.head_dim  # decay and output gate pass through head_dim values each
         into = Product(3 * wide + low + self.heads // tp, hidden)
-        return into, Product(wide, self.head_dim), Product(wide, self.head_dim), Product(hidden, wide)
+        return into, Product(wide, self.head_dim), Product(wide, self.head_dim), Product(hidden, wide, back=True)
 
     def read_values(self, tp: int) -> int:
         return 8 * self._wide // tp

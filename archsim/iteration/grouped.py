@@ -74,7 +74,7 @@ class Grouped(Kind):
         gate = heads * self._value if self.output_gate else 0
         values = 0 if self.values_are_keys else kv_heads * self._value
         into = (heads + kv_heads) * self.head_dim + values + gate
-        return Product(into, hidden), Product(hidden, heads * self._value)
+        return Product(into, hidden), Product(hidden, heads * self._value, back=True)
 
     def streams(self, tp: int) -> Streams:
         return Streams(1, ROPE_PASSES * (self.heads // tp + max(1, self.kv_heads // tp)) * self.head_dim)

@@ -70,7 +70,7 @@ class Latent(Kind):
             *found,
             Product(up, rank, "prefill"),
             Product(up, rank, "decode"),
-            Product(hidden, heads * self.v_head_dim),
+            Product(hidden, heads * self.v_head_dim, back=True),
         )
 
     def streams(self, tp: int) -> Streams:

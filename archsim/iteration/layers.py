@@ -7,14 +7,12 @@ product by columns, projections out of heads and the second FFN product by rows,
 
 from collections import Counter
 from collections.abc import Collection
-from types import MappingProxyType
 from typing import NamedTuple
 
 from archsim.base import errors, sums
 from archsim.iteration import attention, rank_memory
-from archsim.iteration.rank_memory import attention_part
 from archsim.model.attention import AttentionKind, by_layer
-from archsim.model.spec import ModelSpec
+from archsim.model.spec import KeptPart, ModelSpec
 from archsim.specs.deployment import Parallelism, Precision
 
 ATTENTION, PROJECTIONS, DENSE_FFN, ROUTER, SHARED = "attention", "projections", "dense_ffn", "router", "shared"
@@ -58,6 +56,7 @@ class LayerProduct(NamedTuple):
     k: int  # rows of the weights
     rows: str = TOKENS  # what its rows are
     sharing: int = 1  # ranks of a group, each with its share of the rows
+    part: KeptPart | None = None  # of a checkpoint, which may leave it in BF16; None: always in BF16
 
     @property
     def weights(self) -> int:
@@ -139,8 +138,10 @@ def program(
     return (*(Layers(number, operators) for operators, number in found.items()), head)
 
 
-def count_operators(layers: Collection[Layers]) -> dict[Operator, int]:
-    """Every operator and how often it runs; memory-bound kernels of one cause and size are one operator."""
+def count_operators(layers: Collection[Layers], one_dtype: bool = False) -> dict[Operator, int]:
+    """Every operator and how often it runs; memory-bound kernels of one cause and size are one operator, and so are,
+    with ``one_dtype`` of all parts, products of one size.
+    """
     found: Counter[Operator] = Counter()
     kernels: Counter[tuple[str, str]] = Counter()
     moved: Counter[tuple[str, str]] = Counter()
@@ -149,20 +150,17 @@ def count_operators(layers: Collection[Layers]) -> dict[Operator, int]:
             if isinstance(each, Stream):
                 kernels[each.cause, each.rows] += number * each.kernels
                 moved[each.cause, each.rows] += number * each.row_bytes
+            elif one_dtype and isinstance(each, LayerProduct) and each.part is not None:
+                found[each._replace(part="dense_ffn")] += number
             else:
                 found[each] += number
     streams = (Stream(cause, kernels[cause, rows], moved[cause, rows], rows) for cause, rows in kernels)
     return dict(found) | dict.fromkeys(streams, 1)
 
 
-_PARTS = MappingProxyType({DENSE_FFN: "dense_ffn", SHARED: "shared_experts"})
-
-
-def dtype_of(product: LayerProduct, model: ModelSpec, precision: Precision) -> str:
+def dtype_of(product: LayerProduct, precision: Precision) -> str:
     """The dtype of a product's weights. Routers and output layers are in BF16."""
-    if product.cause in (ROUTER, LM_HEAD):
-        return "bf16"
-    return precision.of(_PARTS.get(product.cause) or attention_part(product, model.hidden))
+    return "bf16" if product.part is None else precision.of(product.part)
 
 
 def row_flop(model: ModelSpec, parallel: Parallelism) -> dict[tuple[str, str], float]:
@@ -176,16 +174,14 @@ def row_flop(model: ModelSpec, parallel: Parallelism) -> dict[tuple[str, str], f
 
 
 def before_attention(model: ModelSpec, parallel: Parallelism) -> float:
-    """Share of the projections that come before attention, by their weights: all but the product back to the hidden
-    vector.
-    """
+    """Share of the projections that come before attention, by their weights."""
     weights = {
         each: number * each.weights
         for each, number in count_operators(program(model, parallel)).items()
         if isinstance(each, LayerProduct) and each.cause == PROJECTIONS
     }
-    back = sums.sum(found for each, found in weights.items() if each.n == model.hidden)
-    return 1 - back / sums.sum(weights.values())
+    after = sums.sum(found for each, found in weights.items() if each.part != "attention_inputs")
+    return 1 - after / sums.sum(weights.values())
 
 
 def _check_kind(model: ModelSpec, kind: AttentionKind) -> attention.Kind:
@@ -202,7 +198,10 @@ def _attention(
     kind, tp = _check_kind(model, given), parallel.tp
     found: list[Operator] = [_norm(model)]
     if kind not in apart:
-        found += [LayerProduct(PROJECTIONS, each.n, each.k, each.rows) for each in kind.products(model.hidden, tp)]
+        found += [
+            LayerProduct(PROJECTIONS, each.n, each.k, each.rows, part=each.part)
+            for each in kind.products(model.hidden, tp)
+        ]
         beside = kind.streams(tp)
         found.append(Stream(ELEMENTWISE, beside.kernels, beside.values * ACTIVATION_BYTES))
     return (*found, Attention(kind), *_of_context(kind, parallel), *_all_reduce(model, tp)) * kind.per_layer
@@ -241,7 +240,8 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
         found += [] if found else [_norm(model)]  # one norm where both work on the same vector
         found.append(LayerProduct(ROUTER, model.experts + model.zero_experts, model.hidden))
         if (latent := model.expert_hidden) is not None:  # to and from the vectors of experts, whole on every rank
-            found += (LayerProduct(PROJECTIONS, latent, model.hidden), LayerProduct(PROJECTIONS, model.hidden, latent))
+            widths = (latent, model.hidden), (model.hidden, latent)
+            found += [LayerProduct(PROJECTIONS, n, k, part="dense_ffn") for n, k in widths]
         divided = rank_memory.shared_ranks(parallel)
         found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, divided, parallel.tp // divided)
         found += _routed_experts(model, parallel, moves)
@@ -250,12 +250,13 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
 
 def _ffn(model: ModelSpec, cause: str, width: int, ranks: int, sharing: int = 1) -> tuple[Operator, ...]:
     mine, before = _share(width, ranks), model.slices - 1  # up, and gate where there is one: both read, one written
+    part: KeptPart = "shared_experts" if cause == SHARED else "dense_ffn"
     if not mine:
         return ()
     return (
-        LayerProduct(cause, before * mine, model.hidden, sharing=sharing),
+        LayerProduct(cause, before * mine, model.hidden, sharing=sharing, part=part),
         Stream(ELEMENTWISE, 1, (before + 1) * _share(mine, sharing) * ACTIVATION_BYTES),
-        LayerProduct(cause, model.hidden, mine, sharing=sharing),
+        LayerProduct(cause, model.hidden, mine, sharing=sharing, part=part),
     )
 
 

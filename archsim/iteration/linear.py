@@ -105,7 +105,7 @@ class ShortConv(Convolved):
         return 0
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
-        return Product(3 * self.width // tp, hidden), Product(hidden, self.width // tp)
+        return Product(3 * self.width // tp, hidden), Product(hidden, self.width // tp, back=True)
 
     def read_values(self, tp: int) -> int:
         return 4 * self.width // tp  # two gates, what is convolved, and what comes of it
@@ -142,7 +142,7 @@ class Lightning(Linear):
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         wide = self.heads * self.head_dim // tp
-        return Product(4 * wide, hidden), Product(hidden, wide)
+        return Product(4 * wide, hidden), Product(hidden, wide, back=True)
 
     def read_values(self, tp: int) -> int:
         return 5 * self.heads * self.head_dim // tp

@@ -33,7 +33,7 @@ class Mamba(linear.Convolved):
             attention.Product(2 * inner, hidden),
             attention.Product(self.dt_rank + 2 * self.state, inner),
             attention.Product(inner, self.dt_rank),
-            attention.Product(hidden, inner),
+            attention.Product(hidden, inner, back=True),
         )
 
     def read_values(self, tp: int) -> int:
@@ -73,7 +73,7 @@ class Mamba2(linear.Convolved):
 
     def products(self, hidden: int, tp: int) -> tuple[attention.Product, ...]:
         into = (self._inner + self.channels + self.heads) // tp  # gate; convolved values, inputs, outputs; step sizes
-        return attention.Product(into, hidden), attention.Product(hidden, self._inner // tp)
+        return attention.Product(into, hidden), attention.Product(hidden, self._inner // tp, back=True)
 
     def read_values(self, tp: int) -> int:
         return (2 * self.channels + 2 * self._inner) // tp

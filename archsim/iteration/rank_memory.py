@@ -20,7 +20,7 @@ import numpy as np
 
 from archsim.base import sums, units
 from archsim.model.attention import AttentionKind
-from archsim.model.spec import KeptPart, ModelSpec
+from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism, Precision
 
 # Fitted on what engines logged at their start (calibration/measurements/engine_memory.csv): a server profiles a step in
@@ -289,13 +289,8 @@ def attention_bytes(kind: AttentionKind, hidden: int, precision: Precision) -> f
     """Weights of one attention."""
     inputs, output = (units.WEIGHT_BYTES[precision.of(part)] for part in ("attention_inputs", "attention_output"))
     products = kind.products(hidden, 1) if inputs != output else ()  # type: ignore[attr-defined]
-    back = sums.sum(each.n * each.k for each in products if attention_part(each, hidden) == "attention_output")
+    back = sums.sum(each.n * each.k for each in products if each.back)
     return kind.weights(hidden) * inputs + back * (output - inputs)
-
-
-def attention_part(product: Any, hidden: int) -> KeptPart:
-    """Of a product of attention (n columns of weights): the one back to the hidden vector is the output."""
-    return "attention_output" if product.n == hidden else "attention_inputs"
 
 
 def request_kv(

@@ -179,7 +179,7 @@ def iteration_laws(
     by: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     outside = {rows: np.zeros(most_tokens + 1) for rows in (TOKENS, SAMPLED, DECODES, PROMPTS)}
     sources: dict[str, set[str]] = {ATTENTION: {times.library for found in attention.values() for times, _ in found}}
-    operators = count_operators(program(model, parallel, whole, moves))
+    operators = count_operators(program(model, parallel, whole, moves), one_dtype=not precision.kept)
     for operator, count in operators.items():
         found = timing.of(operator)
         if found is None:
@@ -228,7 +228,8 @@ def _attention_times(
     found = of_heads(heads_over)
     entry_bytes = kind.kept_bytes_per_token(int(units.WEIGHT_BYTES[precision.kv])) / kind.kv_ranks(tp)
     sizes = np.geomspace(1e3, 1e10, 71)
-    gathered = np.log(_collective_ns(laws, links, "all_gather", sizes, shared)) if phase == PREFILL else np.zeros(0)
+    gather_ns = _collective_ns(laws, links, "all_gather", sizes, shared) if phase == PREFILL else np.zeros(0)
+    gathered = np.log(np.maximum(gather_ns, 1e-9))  # above 0, as links may be free
     return SharedContext(found, phase, shared, entry_bytes, np.log(sizes), gathered)
 
 
@@ -320,7 +321,7 @@ class _Timing(NamedTuple):
         return np.arange(self.sizes)
 
     def _product(self, product: LayerProduct) -> _Timed:
-        dtype = dtype_of(product, self.model, self.precision)
+        dtype = dtype_of(product, self.precision)
         if self.rates is not None and self.rates.own is not None:
             ns = own_product_ns(self.rates, product.n, product.k, dtype, self._rows / product.sharing)
             return _Timed(ns, np.ones(self.sizes))

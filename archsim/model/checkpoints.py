@@ -11,7 +11,8 @@ PRECISIONS: Mapping[str, str] = MappingProxyType({
     "bf16": "bf16", "fp8": "fp8", "fp8-dynamic": "fp8", "nvfp4": "nvfp4", "fp4": "nvfp4", "mxfp4": "mxfp4",
     "int4": "int4", "w4a16": "int4",
 })  # fmt: skip
-_NAMED = re.compile(rf"(?P<model>.+?)-(?P<precision>{'|'.join(sorted(PRECISIONS, key=len, reverse=True))})", re.I)
+_ENDS = "|".join(sorted(PRECISIONS, key=len, reverse=True))
+_NAMED = re.compile(rf"(?P<model>.+?)-(?P<precision>{_ENDS})(-v\d+)?", re.I)
 _OTHERS = re.compile(r".*[-_](awq|gptq(-int[48])?|int8|w8a8|gguf|bnb-4bit|[3468]bit)(-.*)?", re.I)
 # Ends of names of other weights for the same shape: a date, and what the weights were tuned for.
 _SAME_SHAPE = (re.compile(r"-\d{4}$"), re.compile(r"-(instruct|chat|base|it)$", re.I))

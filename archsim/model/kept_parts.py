@@ -2,23 +2,19 @@
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import get_args
 
+from archsim.model.attention import AttentionKind, by_layer
 from archsim.model.config_keys import ConfigKeys, read_keys
 from archsim.model.spec import KeptPart, KeptParts, ModelSpec
 
-# Names of modules inside a layer that belong to a part, one of each family.
-_MODULES: Mapping[KeptPart, tuple[str, ...]] = MappingProxyType({
-    "attention_inputs": (
-        "self_attn.q_proj", "self_attn.q_a_proj", "self_attn.q_b_proj", "linear_attn.in_proj_qkvz",
-        "linear_attn.in_proj_qkv",
-    ),
-    "attention_output": ("self_attn.o_proj", "linear_attn.out_proj"),
-    "shared_experts": tuple(f"{each}.up_proj" for each in (
+_FFN: Mapping[KeptPart, tuple[str, ...]] = MappingProxyType({
+    "shared_experts": (
         "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "block_sparse_moe.shared_experts",
-    )),
-    "dense_ffn": ("mlp.up_proj", "feed_forward.up_proj"),
+    ),
+    "dense_ffn": ("mlp", "feed_forward"),
 })  # fmt: skip
 # Keys of transformers, of NVIDIA's Model Optimizer (hf_quant_config.json), and of it and of compressed-tensors.
 _EXCLUDED = ("modules_to_not_convert", "exclude_modules", "ignore")
@@ -30,24 +26,64 @@ def kept_parts(keys: ConfigKeys, model: ModelSpec) -> tuple[tuple[KeptParts, ...
     """
     method = _method(keys)
     weights, excluded = _weights(method), [_excluding(str(each)) for key in _EXCLUDED for each in method.list_of(key)]
-    if weights is None or not excluded:
+    if weights == "bf16" or not excluded:
         return (), []
     moe = set(model.moe_layer_ids)
+    kinds = by_layer(model.attention or (), model.layers)
     has = {"shared_experts": moe if model.shared_experts else set(), "dense_ffn": {*range(model.layers)} - moe}
+    attending = {layer for layer, kind in enumerate(kinds) if kind is not None}
     kept, partly = list[KeptPart](), list[str]()
-    for part, modules in _MODULES.items():
-        layers = has.get(part, {*range(model.layers)})
-        found = sum(
-            any(each.fullmatch(f"model.layers.{layer}.{module}") for module in modules for each in excluded)
-            for layer in layers
-        )
-        if found and found == len(layers):
+    for part in get_args(KeptPart):
+        layers = has.get(part, attending)
+        shares = [_share(excluded, part, layer, kinds[layer], model.gated) for layer in layers]
+        if weights is not None and shares and min(shares) == 1:
             kept.append(part)
-        elif found:
+        elif found := sum(share > 0 for share in shares):
+            some = "some modules of " if {*shares} - {0, 1} else ""
+            beside = "" if weights else " beside weights of a kind that is not known"
             partly.append(
-                f"{part.replace('_', ' ')} stay in 16 bits in {found} of {len(layers)} layers, which is not supported"
+                f"{some}{part.replace('_', ' ')} stay in 16 bits in {found} of {len(shares)} layers{beside}, which is "
+                "not supported"
             )
     return ((KeptParts.model_validate({"weights": weights, "parts": kept}),) if kept else ()), partly
+
+
+def _share(
+    excluded: Sequence[re.Pattern[str]], part: KeptPart, layer: int, kind: AttentionKind | None, gated: bool
+) -> float:
+    """Of the modules of a part in a layer, those that are excluded, by their own names or that of several together."""
+    places = _FFN.get(part) or ("linear_attn" if _is_linear(kind) else "self_attn",)
+    modules = _modules(part, kind, gated)
+
+    def leaves_out(place: str, module: str) -> bool:
+        name = f"model.layers.{layer}.{place}.{module}"
+        return any(each.match(name) for each in excluded)
+
+    def number(place: str, together: str, own: Sequence[str]) -> int:
+        return sum(leaves_out(place, each) for each in own) or len(own) * leaves_out(place, together)
+
+    most = max(sum(number(place, *each) for each in modules.items()) for place in places)
+    return most / sum(map(len, modules.values()))
+
+
+def _is_linear(kind: AttentionKind | None) -> bool:
+    return kind is not None and kind.kind == "gated_delta_net"
+
+
+def _modules(part: KeptPart, kind: AttentionKind | None, gated: bool) -> Mapping[str, tuple[str, ...]]:
+    """Name of several modules together → their own names. Small ones (gates of heads, indexers) are left out."""
+    if part in _FFN:
+        return {"gate_up_proj": ("gate_proj", "up_proj") if gated else ("up_proj",), "down_proj": ("down_proj",)}
+    if part == "attention_output":
+        return {"out_proj": ("out_proj",)} if _is_linear(kind) else {"o_proj": ("o_proj",)}
+    if _is_linear(kind):
+        return {"in_proj_qkvz": ("in_proj_qkv", "in_proj_z")}
+    if not hasattr(kind, "kv_lora_rank"):
+        return {"qkv_proj": ("q_proj", "k_proj", "v_proj")}
+    into = {"kv_b_proj": ("kv_b_proj",)}
+    if getattr(kind, "q_lora_rank", None) is None:
+        return into | {"q_proj": ("q_proj",), "kv_a_proj_with_mqa": ("kv_a_proj_with_mqa",)}
+    return into | {"fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"), "q_b_proj": ("q_b_proj",)}
 
 
 def _method(keys: ConfigKeys) -> ConfigKeys:
@@ -60,8 +96,10 @@ def _method(keys: ConfigKeys) -> ConfigKeys:
 
 
 def _weights(method: ConfigKeys) -> str | None:
-    """The dtype of products; None where they are in 16 bits or the kind is not known."""
+    """The dtype of products; None where the kind is not known."""
     named = " ".join(str(method.any(key) or "") for key in ("quant_method", "quant_algo", "format")).lower()
+    if "mxfp4" in named:  # experts alone
+        return "bf16"
     if "nvfp4" in named:
         return "nvfp4"
     if "fp8" in named or "float-quantized" in named:
@@ -70,8 +108,10 @@ def _weights(method: ConfigKeys) -> str | None:
 
 
 def _excluding(written: str) -> re.Pattern[str]:
-    """Of full names of modules: a regular expression after ``re:``, else a glob of some of the name's words."""
+    """Of full names of modules, from their begin: a regular expression after ``re:``, else a glob of some of the name's
+    words.
+    """
     if written.startswith("re:"):
         return re.compile(written[3:])
     words = fnmatch.translate(written.removeprefix("language_model."))[:-2]  # without the end of text
-    return re.compile(rf"(.*\.)?{words}(\..*)?")
+    return re.compile(rf"(.*\.)?{words}(\..*)?\Z")

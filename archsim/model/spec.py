@@ -29,6 +29,8 @@ class KeptParts(fields.Spec):
 
     weights: Literal["fp8", "fp8_block", "nvfp4", "int4"]  # dtype of its other products
     parts: tuple[KeptPart, ...]  # in BF16
+    # Whose they are, as Hugging Face names it; the first in a dtype stands for others that are not listed.
+    checkpoint: str | None = None
 
 
 class ModelSpec(fields.Spec):
@@ -233,6 +235,11 @@ class ModelSpec(fields.Spec):
     def kept_beside(self, products: str) -> tuple[str, ...]:
         """Parts that stay in BF16 where the other products are in this dtype."""
         return next((each.parts for each in self.kept_bf16 if each.weights == products), ())
+
+    def kept_in(self, checkpoint: str, products: str) -> tuple[str, ...] | None:
+        """Parts that stay in BF16 in this checkpoint, with other products in this dtype; None: not listed."""
+        asked = checkpoint, products
+        return next((each.parts for each in self.kept_bf16 if (each.checkpoint, each.weights) == asked), None)
 
     @property
     def embedding_weights(self) -> int:

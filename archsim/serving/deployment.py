@@ -87,7 +87,7 @@ def laws_of(
     an engine every kernel is the fastest of those that engines run. ``dispatches``: whether a dispatch takes time.
     """
     if engine.library is None and engine.rates is None:
-        each = [laws_of(engine._replace(library=name), scheduler) for name in engines()]
+        each = [laws_of(engine._replace(library=name), scheduler, dispatches) for name in engines()]
         return fastest([laws for laws, _ in each]), tuple(dict.fromkeys(note for _, notes in each for note in notes))
     precision = engine.precision
     refuse_cut_blocks(engine.model, engine.parallel, precision)

@@ -74,13 +74,13 @@ def below_roofline(laws: IterationLaws, calibration: CalibrationSpec, precision:
     """
     reference = calibration.reference
     operators = count_operators(program(laws.model, laws.parallel))
-    dtypes = {dtype_of(each, laws.model, precision) for each in operators if isinstance(each, LayerProduct)}
+    dtypes = {dtype_of(each, precision) for each in operators if isinstance(each, LayerProduct)}
     peaks = {dtype: max(measured_peak(reference, dtype), reference.peak_flop_per_s.get(dtype, 0.0)) for dtype in dtypes}
     for rows in (TOKENS, SAMPLED):
         flop_s = weight_bytes = passed_s = 0.0
         for each, number in operators.items():
             if isinstance(each, LayerProduct) and each.rows == rows and each.cause in laws.by.get(rows, {}):
-                dtype = dtype_of(each, laws.model, precision)
+                dtype = dtype_of(each, precision)
                 flop_s += 2.0 * each.n * each.k * number / each.sharing / peaks[dtype]
                 weight_bytes += each.n * each.k * number * WEIGHT_BYTES[dtype]
             if isinstance(calibration, MachineCalibration) and isinstance(each, Collective) and each.rows == rows:

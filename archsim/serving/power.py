@@ -163,7 +163,7 @@ def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices:
     flop, weights = defaultdict[str, float](float), defaultdict[str, float](float)  # of a row; bytes of an iteration
     for product, copies in operators.items():
         if isinstance(product, LayerProduct):
-            dtype, values = dtype_of(product, model, precision), product.n * product.k * copies
+            dtype, values = dtype_of(product, precision), product.n * product.k * copies
             flop[product.rows] += 2.0 * values / product.sharing * _product(dtype)
             weights[product.rows] += values * WEIGHT_BYTES[dtype]
     streams = [each for each in operators if isinstance(each, Stream)]

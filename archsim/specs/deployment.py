@@ -57,6 +57,11 @@ class Precision(NamedTuple):
         """The dtype of a part's products."""
         return "bf16" if part in self.kept else self.products
 
+    @property
+    def kept_words(self) -> str:
+        """``, attention inputs in BF16``; '' where all products have one dtype."""
+        return "".join(f", {each.replace('_', ' ')} in BF16" for each in self.kept)
+
 
 ALONE, BF16 = Parallelism(), Precision()
 

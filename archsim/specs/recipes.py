@@ -86,7 +86,9 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
         changes["precision"] = spec.precision.model_copy(update={"kv": "fp8"})
         fill("precision.kv", "fp8", f"as {'every engine' if alone else spec.engine} keeps KV of such weights")
     if spec.precision.bf16 is None and precision.kept:
-        why = f"as checkpoints of {model.name} in {precision.products} have them: kept_bf16 of its file"
+        kept = next(each for each in model.kept_bf16 if each.weights == precision.products)
+        whose = kept.checkpoint or f"checkpoints of {model.name} in {precision.products}"
+        why = f"as in {whose}: kept_bf16 of its file"
         fill("precision.bf16", f"[{', '.join(precision.kept)}]", why)
     scheduler = _scheduler_of(spec, system)
     if scheduler:

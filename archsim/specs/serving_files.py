@@ -105,7 +105,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     if precision := _named_precision(spec, model, word):
         spec = spec.model_copy(update={"precision": precision})
         if not {"model", "precision"} & set(axes):
-            given["precision"] = precision.model_dump(exclude_none=True)
+            given["precision"] = precision.model_dump(mode="json", exclude_none=True)
     policies = tuple(
         validation.validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
         for each in spec.policies
@@ -179,7 +179,8 @@ def _named_precision(spec: ServeSpec, model: ModelSpec, word: str) -> PrecisionS
     if precision is None or own.products is not None or own.experts is not None:
         return None
     products, experts = dtypes_in(precision, model.experts > 1)
-    return PrecisionSpec.model_validate({"products": products, "experts": experts, "kv": own.kv})
+    kept = model.kept_in(str(spec.model), products) if own.bf16 is None else own.bf16
+    return own.model_copy(update={"products": products, "experts": experts, "bf16": kept})
 
 
 def refuse_unserved(policy: PolicySpec, place: yaml.Place | str = "policies") -> None:

@@ -15,8 +15,8 @@ from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
 from archsim.engine.engine import EventEngine
 from archsim.iteration import rank_memory
+from archsim.iteration.layers import PROJECTIONS, LayerProduct, before_attention, count_operators, dtype_of, program
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
-from archsim.iteration.layers import LayerProduct, count_operators, dtype_of, program
 from archsim.iteration.memory import KV, fit_of, memory_fit
 from archsim.iteration.misfit import levers, refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYTES, EXPERTS, SAMPLED_BYTES, SHARED
@@ -310,12 +310,32 @@ def test_parts_that_a_checkpoint_leaves_in_bf16_take_16_bits_everywhere():
     shared = Precision("nvfp4", kept=("shared_experts",))
     assert rank_memory.shared_bytes(model, shared, 1) == 58 * 3 * hidden * 2048 * 2
     found = {
-        (each.n, each.k): dtype_of(each, model, kept)
+        (each.n, each.k): dtype_of(each, kept)
         for each in count_operators(program(model, Parallelism())) if isinstance(each, LayerProduct)
     }  # fmt: skip
     of_sixteen = {(2112, 7168), (24576, 1536), (32768, 512), (256, 7168), (129280, 7168)}
     assert {size for size, dtype in found.items() if dtype == "bf16"} == of_sixteen
     assert found[hidden, 16384] == "nvfp4" and {*found.values()} == {"bf16", "nvfp4"}
+
+
+@pytest.mark.parametrize(
+    ("name", "tp"), [("qwen3-32b", 2), ("qwen3-32b", 4), ("mistral-small-4", 1), ("deepseek-v2-lite", 2), ("latent", 1)]
+)
+def test_parts_of_products_do_not_depend_on_their_widths(name, tp):
+    """Inputs of attention as wide as the hidden vector are inputs, and products around experts are of no attention."""
+    model = load_model("deepseek-v3" if name == "latent" else name)
+    model = model.model_copy(update={"expert_hidden": 1024}) if name == "latent" else model
+    others, every = ("attention_inputs", "dense_ffn"), ("attention_inputs", "dense_ffn", "attention_output")
+    weights = {
+        each: number * each.weights for each, number in count_operators(program(model, Parallelism(tp=tp))).items()
+        if isinstance(each, LayerProduct) and each.cause == PROJECTIONS
+    }  # fmt: skip
+    output = sum(found for each, found in weights.items() if dtype_of(each, Precision("fp8", kept=others)) == "fp8")
+    wide, narrow = (rank_memory.other_bytes(model, Precision("fp8", kept=kept), tp) for kept in (every, others))
+    assert output == pytest.approx(wide - narrow, abs=1)
+    around = len(model.moe_layer_ids) * 2 * model.hidden * (model.expert_hidden or 0)
+    before = 1 - (output + around) / sum(weights.values())
+    assert before_attention(model, Parallelism(tp=tp)) == pytest.approx(before)
 
 
 @pytest.mark.parametrize(("tp", "divided"), [(1, 1), (2, 1), (4, 1), (8, 8)])

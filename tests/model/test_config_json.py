@@ -48,10 +48,10 @@ EXCLUDED = {  # as published: the key and kind of each list
         "hf", {"quant_algo": "NVFP4"}, "exclude_modules", "model.layers.{}.self_attn*", ATTENTION,
     ),
     "its second version": (
-        "hf", {"quant_algo": "NVFP4"}, "exclude_modules", "model.layers.{}.self_attn.q_b_proj", ATTENTION[:1],
+        "hf", {"quant_algo": "NVFP4"}, "exclude_modules", "model.layers.{}.self_attn.[qk]*", ATTENTION[:1],
     ),
     "compressed-tensors": (
-        "own", {"format": "pack-quantized"}, "ignore", "re:.*(self_attn|shared_experts|mlp\\.(gate|up)_proj).*",
+        "own", {"format": "pack-quantized"}, "ignore", "re:.*(self_attn|shared_experts|mlp\\.(gate_up|down)_proj)",
         (*ATTENTION, "shared_experts", "dense_ffn"),
     ),
     "of an image model": (
@@ -75,6 +75,25 @@ def test_what_a_checkpoint_does_not_quantise_stays_in_bf16(case, tmp_path):
         (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": method}), "utf-8")
     found = import_config(written(tmp_path, CONFIGS["deepseek"] | own))
     assert [each.parts for each in found.kept_bf16] == ([parts] if parts else [])
+
+
+@pytest.mark.parametrize(("method", "pattern", "said"), [
+    ({"quant_algo": "NVFP4"}, "*.self_attn.q_b_proj", "some modules of attention inputs"),
+    ({"quant_algo": "NVFP4"}, "re:.*self_attn.kv_", "some modules of attention inputs"),
+    ({"quant_method": "fp8"}, "re:.*mlp.gate_up_proj$", "some modules of dense ffn"),
+    ({"quant_algo": "NVFP4"}, "re:.*mlp.gate_", "some modules of dense ffn"),
+    ({"quant_method": "awq"}, "self_attn", "attention output stay in 16 bits .* kind that is not known"),
+    ({"quant_method": "gptq"}, "self_attn", "attention inputs stay in 16 bits .* kind that is not known"),
+    ({"quant_method": "gptq"}, "gate", ""),
+    ({"quant_method": "mxfp4"}, "self_attn", ""),
+])  # fmt: skip
+def test_what_of_an_exclusion_cannot_be_kept_is_refused(method, pattern, said, tmp_path):
+    method = method | {"modules_to_not_convert": [pattern]}
+    path = written(tmp_path, CONFIGS["deepseek"] | {"quantization_config": method})
+    if said:
+        with pytest.raises(SpecError, match=said):
+            import_config(path)
+    assert not import_config(path, accept_approximate=True).kept_bf16
 
 
 def test_parts_that_are_quantised_in_some_layers_alone_are_refused(tmp_path):

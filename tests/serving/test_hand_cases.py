@@ -507,6 +507,14 @@ def test_a_prompt_comes_sooner_where_ranks_share_it():
     assert shared < 0.75 * own
 
 
+def test_laws_without_an_engine_leave_out_a_dispatch_too():
+    few = SHARING["scheduler"] | {"max_num_batched_tokens": 64}
+    wide = {"system": "h200_cluster", "parallel": {"attention": {"dp": 16}}, "scheduler": few}
+    serving = load_serving(SHARING | wide)
+    engine, scheduler = engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler)
+    assert laws_of(engine, scheduler, dispatches=False)[0].ns("dispatch")[64] == 0
+
+
 def test_experts_that_one_token_lacks_are_those_that_hbm_has_not():
     model = load_model("qwen3-235b-a22b")  # 8 of 128 experts
     missing = missing_of(model, 8, 12, None)  # 16 experts a rank, of which 12 stay

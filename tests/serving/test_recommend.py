@@ -44,7 +44,7 @@ from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
 from archsim.serving.answers.race import Race, Tried
 from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
-from archsim.serving.answers.recommendation import answer
+from archsim.serving.answers.recommendation import _describe_precision, answer
 from archsim.serving.answers.results import answer as search_answer
 from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
 from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
@@ -292,6 +292,21 @@ def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision()
     assert not asked_of("qwen3-32b", ["h200"], tpot="50ms", usd_per_hour=50).notes  # as many as these buy
     with pytest.raises(SpecError, match="int4 is not compared"):
         asked_of("Qwen/Qwen3-32B-INT4", ["h200"], tpot="50ms")
+
+
+@pytest.mark.parametrize(("name", "inside", "outside"), [
+    ("deepseek-v3", "attention inputs in BF16", "output in BF16"),
+    ("nvidia/DeepSeek-R1-FP4", "attention inputs in BF16, attention output in BF16", "none"),
+    ("qwen3-235b-a22b", "weights in nvfp4", "BF16"),
+])  # fmt: skip
+def test_an_answer_and_its_script_say_what_stays_in_bf16(name, inside, outside):
+    asked = asked_of(name, ["b200"], tpot="50ms", engines=["trtllm"], precisions=["nvfp4"])
+    (kind,) = kinds_of(asked)
+    said = _describe_precision(SimpleNamespace(kind=kind))
+    assert inside in said and outside not in said
+    assert kind.weights.kept == kind.serving.spec.precision.dtypes("fp8", kind.serving.model).kept
+    text = script([started("trtllm", model=kind.serving.model, precision=kind.weights)])
+    assert (kind.weights.kept_words + "; set MODEL") in text
 
 
 def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
@@ -760,14 +775,18 @@ def test_what_a_search_varies_is_in_the_keys_of_its_parts():
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.parametrize("tp, dp", [(1, 16), (2, 8), (16, 1), (1, 2)])
-def test_the_bound_of_sizes_is_no_less_than_their_estimate(tp, dp):
+@pytest.mark.parametrize("tp, dp, context", [(1, 16, 1), (2, 8, 1), (16, 1, 1), (1, 2, 1), (16, 1, 2)])
+def test_the_bound_of_sizes_is_no_less_than_their_estimate(tp, dp, context):
     """And an estimate that shares grids is that of an engine with tables of its own."""
-    serving = load_serving(SEARCHED | {"model": "olmoe-1b-7b", "engine": "vllm"})
-    parallel = ParallelSpec(attention=AttentionRanks(tp=tp, dp=dp))
-    requests, grids = requests_of(serving), {}
-    found = estimate_of(serving, parallel, requests, grids, 0.0)
-    assert found == estimate_of(serving, parallel, requests, grids, 1e-9)  # a bound that says nothing
+    model = "olmoe-1b-7b" if context == 1 else "qwen3-235b-a22b"  # whose ranks hold copies of keys and values
+    serving = load_serving(SEARCHED | {"model": model, "engine": "vllm"})
+    parallel = ParallelSpec(attention=AttentionRanks(tp=tp, dp=dp, context=context))
+    requests, grids, own = requests_of(serving), {}, {}
+    found = estimate_of(serving, parallel, requests, own, 0.0)
+    for least in (1e-9, 0.0):  # a bound that says nothing
+        assert found == estimate_of(serving, parallel, requests, grids, least)
+    for key, each in own.items():
+        assert all(map(np.array_equal, grids[key], each))
     assert found == estimate_rate(serving, *largest(serving, parallel), requests)
     assert estimate_of(serving, parallel, requests, grids, 1e9).rate >= found.rate
 

@@ -699,6 +699,15 @@ def test_the_precision_of_a_checkpoint_is_that_of_serving_and_has_to_be_that_of_
         own = load_serving(file | {"model": name, "precision": {"products": "bf16"}})
         assert own.spec.precision.products == "bf16"
     assert load_serving(file | {"model": "Qwen/Qwen3-32B"}).spec.precision.products is None
+    for name, own, kept in (
+        ("Qwen/Qwen3-32B-FP8", {"bf16": ["attention_inputs"]}, ("attention_inputs",)),
+        ("nvidia/DeepSeek-R1-FP4", {}, ("attention_inputs", "attention_output")),
+        ("nvidia/DeepSeek-R1-0528-NVFP4-v2", {}, ("attention_inputs",)),
+        ("nvidia/DeepSeek-R1-FP4", {"bf16": []}, ()),
+    ):
+        read = load_serving(file | {"model": name, "precision": own})
+        for each in (read, load_serving(dict(read.given))):
+            assert each.spec.precision.dtypes("bf16", read.model).kept == kept
     experiment = {"name": "x", "systems": ["h200_node"], "policies": ["ep"],
                   "workload": {"trace": {"synthetic": {}}, "batch": [64]}}  # fmt: skip
     assert load_experiment(experiment | {"models": ["zai-org/GLM-4.5-FP8"]}).models[0].name == "glm-4.5"

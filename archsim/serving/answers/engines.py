@@ -239,7 +239,9 @@ def estimate_of(
 
     def rated(links: Links | None, dispatches: bool) -> RateEstimate:
         laws, notes = laws_of(engine._replace(links=links), scheduler, dispatches)
-        return estimate_rate(serving, engine, with_host(laws, notes, engine, scheduler, host, 1, grids), requests)
+        gathers = links is _FREE and parallel.attention.context > 1  # attention itself takes links
+        known = None if gathers else grids
+        return estimate_rate(serving, engine, with_host(laws, notes, engine, scheduler, host, 1, known), requests)
 
     if least:
         links = engine.links if dispatches_equal(engine) else _FREE

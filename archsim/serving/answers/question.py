@@ -23,7 +23,7 @@ from archsim.serving.file_requests import INPUT_STREAM, OUTPUT_STREAM
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.specs import library, serving_files
-from archsim.specs.deployment import PrecisionSpec
+from archsim.specs.deployment import Precision, PrecisionSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
 
 THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
@@ -333,6 +333,11 @@ class SearchedServing(NamedTuple):
     serving: serving_files.Serving  # its file, read, with the search of its sizes and limits
     drafts: int | None = None  # of every decode; None: none is asked for
 
+    @property
+    def weights(self) -> Precision:
+        """The dtypes with what its checkpoint leaves in BF16."""
+        return self.dtypes.dtypes(self.offer.system.compute.dtype, self.serving.model)
+
 
 def kinds_of(asked: Asked) -> list[SearchedServing]:
     """The kinds of all engines and precisions that may be chosen. Raises SpecError."""
@@ -341,7 +346,7 @@ def kinds_of(asked: Asked) -> list[SearchedServing]:
         engines = asked.engines or tuple(each for each in ENGINES if not (each in NVIDIA_ONLY and offer.gpu in AMD))
         usual = asked.precisions or _usual_precisions(asked.model, offer.gpu)
         for engine, precision, drafts in product(engines, usual, asked.drafts or (None,)):
-            dtypes = _dtypes(asked.model, offer.gpu, engine, precision)
+            dtypes = _dtypes(asked, offer.gpu, engine, precision)
             given = file_of(asked, offer, engine, dtypes, drafts) | {"search": {
                 "devices": offer.devices, "max_num_seqs": list(asked.max_num_seqs),
                 "max_num_batched_tokens": list(asked.max_num_batched_tokens), "pp": list(asked.stages),
@@ -360,15 +365,16 @@ def _usual_precisions(model: ModelSpec, gpu: str) -> tuple[str, ...]:
     return (FP8,) if gpu in (*FP8_GPUS, *AMD) else (BF16,)
 
 
-def _dtypes(model: ModelSpec, gpu: str, engine: str, precision: str) -> PrecisionSpec:
+def _dtypes(asked: Asked, gpu: str, engine: str, precision: str) -> PrecisionSpec:
     """The dtypes with which engines serve the published checkpoints. TensorRT-LLM keeps KV in FP8 beside narrow weights
     (NVIDIA's checkpoints say so).
     """
-    products, experts = dtypes_in(precision, has_experts(model))
+    products, experts = dtypes_in(precision, has_experts(asked.model))
     if experts == MXFP4 and gpu in BLACKWELL:
         experts = "mxfp4_mxfp8"
     kv = FP8 if products != BF16 and engine == "trtllm" else BF16
-    return PrecisionSpec.model_validate({"products": products, "experts": experts, "kv": kv})
+    kept = asked.model.kept_in(str(asked.model_source), products)
+    return PrecisionSpec.model_validate({"products": products, "experts": experts, "kv": kv, "bf16": kept})
 
 
 def file_of(
@@ -378,7 +384,7 @@ def file_of(
     speculation = {"speculation": {"draft_tokens": drafts, "acceptance": asked.acceptance}} if drafts else {}
     return speculation | {
         "system": offer.source, "model": asked.model_source, "engine": engine,
-        "precision": dtypes.model_dump(exclude_none=True), "requests": dict(asked.requests),
+        "precision": dtypes.model_dump(mode="json", exclude_none=True), "requests": dict(asked.requests),
         "scheduler": {"name": ENGINES[engine]}, "slo": dict(asked.slo),
     }  # fmt: skip
 

@@ -219,13 +219,13 @@ def _best_of_asked(found: Recommendation) -> Iterator[str]:
 
 def _describe_precision(each: Recommended) -> str:
     """``weights in FP8, KV in BF16``."""
-    dtypes, model = each.kind.dtypes, each.kind.serving.model
+    dtypes, model = each.kind.weights, each.kind.serving.model
     weights = (
         f"GEMMs in {dtypes.products}, experts in {dtypes.experts}"
         if has_experts(model) and dtypes.products != dtypes.experts
         else f"weights in {dtypes.products}"
     )
-    return f"{weights}, KV in {dtypes.kv}"
+    return f"{weights}{dtypes.kept_words}, KV in {dtypes.kv}"
 
 
 def _rate(value: float) -> str:
@@ -298,9 +298,8 @@ def started_of(best: Recommended) -> list[Started]:
     """How its engines are started."""
     kind, choice = best.kind, best.choice
     spec = kind.serving.spec
-    precision = kind.dtypes.dtypes(kind.offer.system.compute.dtype, kind.serving.model)
     one = Started(
-        kind.engine, kind.serving.model, choice.parallel, precision, choice.instances,
+        kind.engine, kind.serving.model, choice.parallel, kind.weights, choice.instances,
         max_num_seqs=choice.max_num_seqs, max_num_batched_tokens=choice.max_num_batched_tokens, role=BOTH,
         chunked_prefill=bool(spec.scheduler.chunked_prefill), utilisation=spec.utilisation,
         checkpoint=spec.model if is_hub_id(spec.model) else "", drafts=choice.draft_tokens or 0,

@@ -142,7 +142,7 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
         f"Clients ask port {ROUTER_PORT}{' of the first host' * (hosts > 1)}.",
         f"# The checkpoint has GEMMs in {first.precision.products}"
         + (f" and experts in {first.precision.experts}" if has_experts(first.model) else "")
-        + "; set MODEL to it.",
+        + f"{first.precision.kept_words}; set MODEL to it.",
         f"MODEL=${{MODEL:-{first.checkpoint or published_name(first.model)}}}",
         f'missing() {{ echo "start.sh: $1 is missing: {_VERSIONS[first.engine]}" >&2; exit 2; }}',
         *(f"{_check(tool)} || missing {shlex.quote(tool)}" for tool in tools),
