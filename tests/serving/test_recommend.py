@@ -42,8 +42,8 @@ from archsim.serving.answers.engines import SharedEngines, estimate_of, estimate
 from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
-from archsim.serving.answers.race import Race, Tried
-from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
+from archsim.serving.answers.race import Race, Rounds, Tried
+from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _refusal, _serve_best, _too_few, recommend
 from archsim.serving.answers.recommendation import answer
 from archsim.serving.answers.results import answer as search_answer
 from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
@@ -714,6 +714,19 @@ def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(name, mo
         recommend(asked_of(**given, **{name: "0.5ms"}))
     needed = re.search(rf"Raise {name} to ([\d.]+) ms", str(refused.value))[1]
     assert recommend(asked_of(**given, **{name: f"{needed}ms"})).best.rate_per_s > 0
+
+
+def refusal_of(given, *tps):
+    """What is said where engines of these TP serve at no rate."""
+    kinds = kinds_of(given)
+    sizes = [ParallelSpec(attention=AttentionRanks(tp=tp, dp=1)) for tp in tps]
+    done = [Tried(0, Configuration(each, 1, 256, 8192, precision=kinds[0].dtypes), 0.0, 1e9) for each in sizes]
+    return _refusal(Race(given, kinds, requests_of(kinds[0].serving)), done, Rounds(lambda text: None, 1, None))
+
+
+def test_the_nearest_to_limits_is_of_one_node_where_two_share_a_request_at_a_loss():
+    given = asked_of("llama-3.1-8b", ["h100:16"], tpot="0.2ms", engines=["vllm"], precisions=["bf16"])
+    assert "(1 x TP 8, bf16)" in refusal_of(given, 8, 16)
 
 
 def test_precisions_that_are_named_are_compared_and_one_that_fits_at_no_rate_is_refused_alone(monkeypatch):

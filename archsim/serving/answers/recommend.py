@@ -426,10 +426,12 @@ def _refusal(race: Race, done: Sequence[Tried], rounds: Rounds) -> str:
     if len(refused) == len(done) and refused:
         last = max(refused, key=lambda each: each.choice.parallel.devices)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
-    # Of each kind that whose ranks share a request most: a token comes soonest.
-    order = sorted(done, key=lambda each: (each.choice.parallel.attention.tp, each.devices))
-    most = {each.kind: each for each in order if not each.refused}
-    rows = rounds.rows([race.part(find_alone, each) for each in most.values()], "asked for their times alone")
+    # Of each kind and number of GPUs those whose ranks share a request most: a token comes soonest there, but later
+    # where these are of several nodes.
+    runs = [(each, each.choice.parallel.attention.tp) for each in done if not each.refused]
+    most = {(each.kind, each.devices): tp for each, tp in sorted(runs, key=lambda run: run[1])}
+    shared = [each for each, tp in runs if tp == most[each.kind, each.devices]]
+    rows = rounds.rows([race.part(find_alone, each) for each in shared], "asked for their times alone")
     limits = limits_of(kinds[0].serving)
     alone = [(part.tried, np.array(row["alone_ns"])) for part, row in rows if "alone_ns" in row]
     begin = f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
