@@ -45,17 +45,19 @@ from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
 from archsim.serving.answers.race import Race, Rounds, Tried
 from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _refusal, _serve_best, _too_few, recommend
 from archsim.serving.answers.recommendation import answer
+from archsim.serving.answers.results import ConfigurationResult
 from archsim.serving.answers.results import answer as search_answer
 from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
 from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
-from archsim.serving.measures import usd_per_million
+from archsim.serving.measures import Spread, usd_per_million
 from archsim.serving.power import activity, energy
 from archsim.serving.records import ITERATION, TOTALS
 from archsim.serving.serving import check_serving
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model, load_system
+from archsim.specs.serving import RequestSpec, SloSpec
 from archsim.specs.serving_files import load_serving
 
 
@@ -477,7 +479,34 @@ def test_a_search_within_limits_that_nothing_keeps_names_the_nearest(tmp_path, m
     few(monkeypatch)
     serving = load_serving(SEARCHED | {"slo": {"tpot": "10 us"}})
     said = search_answer(serving, search(serving))
-    assert re.search(r"nearest is 1 .*TP 2, whose 90th percentiles are TPOT [\d.]+ ms.*raise slo.tpot above", said)
+    assert re.search(r"nearest is 1 .*TP 2, whose 90th percentiles are TPOT [\d.]+ ms.*raise slo.tpot to", said)
+
+
+OPEN_LOOP, CLOSED_LOOP = {"arrivals": {"rate": "4/s"}, "count": 20}, {"concurrency": 8}
+TTFT_AND_TPOT = {"ttft": "1 s", "tpot": "50 ms"}
+
+
+@pytest.mark.parametrize(("slo", "load", "ttft_ms", "tpot_ms", "saturated", "ways"), [
+    ({"tpot": "50 ms"}, OPEN_LOOP, 0, 50.4, "", "raise slo.tpot to 51 ms"),  # not 50, to which it rounds
+    ({"tpot": "50 ms"}, OPEN_LOOP, 0, 54.4, "", "raise slo.tpot to 55 ms"),
+    ({"tpot": "50 ms"}, OPEN_LOOP, 0, 49, "it is", "lower requests.arrivals.rate"),
+    ({"tpot": "50 ms"}, {"trace": "some.jsonl"}, 0, 49, "it is", "lower requests.speed"),
+    ({"tpot": "50 ms"}, CLOSED_LOOP, 0, 54.4, "", "raise slo.tpot to 55 ms"),
+    (TTFT_AND_TPOT, OPEN_LOOP, 1040, 53, "it is", "raise slo.ttft to 1.1 s and slo.tpot to 53 ms, or lower"),
+    ({"tpot": "50 ms"}, CLOSED_LOOP, 0, 49, "", "give faster devices"),
+])  # fmt: skip
+def test_limits_that_a_search_says_to_raise_suffice(slo, load, ttft_ms, tpot_ms, saturated, ways):
+    """With two limits at the 95th percentiles, as 90 % of the requests then keep both together."""
+    drawn = {"input": {"fixed": 64}, "output": {"fixed": 8}} if "trace" not in load else {}
+    spec = SimpleNamespace(slo=SloSpec(**slo), requests=RequestSpec(**load, **drawn))
+    ttft, tpot = ((0.0, *((ms, 9.0) if len(slo) == 1 else (9.0, ms)), 9.0) for ms in (ttft_ms, tpot_ms))
+    measures = SimpleNamespace(
+        goodput_per_s=0.0, saturated=saturated, ttft=Spread(0, 0, ttft), tpot=Spread(0, 0, tpot),
+    )  # fmt: skip
+    choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=1, dp=1)), 1, 8, 512)
+    said = search_answer(SimpleNamespace(spec=spec), [ConfigurationResult(choice, measures, "")])
+    assert f"{ways}" in said.partition("load: ")[2] and ("raise" in said) == ("raise" in ways)
+    assert ("lower" in said) == bool(saturated)
 
 
 def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
