@@ -43,7 +43,15 @@ from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
 from archsim.serving.answers.race import Race, Rounds, Tried
-from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _refusal, _serve_best, _too_few, recommend
+from archsim.serving.answers.recommend import (
+    _ask_alone,
+    _most_ranks,
+    _race_sizes,
+    _refusal,
+    _serve_best,
+    _too_few,
+    recommend,
+)
 from archsim.serving.answers.recommendation import answer
 from archsim.serving.answers.results import ConfigurationResult
 from archsim.serving.answers.results import answer as search_answer
@@ -735,14 +743,25 @@ def few_requests(monkeypatch):
     monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 100)
 
 
-@pytest.mark.parametrize("name", ["tpot", "ttft"])
-def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(name, monkeypatch):
+def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(monkeypatch):
+    """Also where one is met with little to spare; where requests that come alone keep all, these are served."""
     few_requests(monkeypatch)
-    given = {"model": "llama-3.1-8b", "on": ["h200:2"], "engines": ["vllm"]}
-    with pytest.raises(SpecError, match="nearest is vLLM on H200") as refused:
-        recommend(asked_of(**given, **{name: "0.5ms"}))
-    needed = re.search(rf"Raise {name} to ([\d.]+) ms", str(refused.value))[1]
-    assert recommend(asked_of(**given, **{name: f"{needed}ms"})).best.rate_per_s > 0
+    monkeypatch.setattr("archsim.serving.answers.recommend.RACED_OF_KIND", 1)
+
+    def asked(**limits):
+        return asked_of("llama-3.1-8b", ["h200:2"], engines=["vllm"], precisions=["bf16"], **limits)
+
+    def refusal(**limits):
+        with pytest.raises(SpecError, match="nearest is vLLM on H200") as refused:
+            recommend(asked(**limits))
+        said = str(refused.value)
+        return dict(re.findall(r"(\w+) to ([\d.]+ ms)", said)), re.findall(r"(?:within|every) ([\d.]+) ms", said)
+
+    assert refusal(ttft="0.5ms")[0].keys() == {"ttft"}
+    ttft_ms, tpot_ms = (1.003 * float(ms) for ms in refusal(ttft="500us", tpot="500us")[1])
+    raised, _ = refusal(ttft=f"{ttft_ms}ms", tpot="500us")
+    assert raised.keys() == {"ttft", "tpot"} and recommend(asked(**raised)).best.rate_per_s > 0
+    assert recommend(asked(tpot=f"{tpot_ms}ms")).best.rate_per_s > 0
 
 
 def refusal_of(given, *tps):
@@ -750,12 +769,22 @@ def refusal_of(given, *tps):
     kinds = kinds_of(given)
     sizes = [ParallelSpec(attention=AttentionRanks(tp=tp, dp=1)) for tp in tps]
     done = [Tried(0, Configuration(each, 1, 256, 8192, precision=kinds[0].dtypes), 0.0, 1e9) for each in sizes]
-    return _refusal(Race(given, kinds, requests_of(kinds[0].serving)), done, Rounds(lambda text: None, 1, None))
+    race = Race(given, kinds, requests_of(kinds[0].serving))
+    return _refusal(race, done, _ask_alone(race, done, Rounds(lambda text: None, 1, None)))
 
 
 def test_the_nearest_to_limits_is_of_one_node_where_two_share_a_request_at_a_loss():
     given = asked_of("llama-3.1-8b", ["h100:16"], tpot="0.2ms", engines=["vllm"], precisions=["bf16"])
     assert "(1 x TP 8, bf16)" in refusal_of(given, 8, 16)
+
+
+def test_engines_that_fail_on_requests_that_come_alone_say_why(monkeypatch):
+    def fails(part, engines):
+        raise CapacityError("no room for the longest")
+
+    monkeypatch.setattr("archsim.serving.answers.recommend.find_alone", fails)
+    given = asked_of("llama-3.1-8b", ["h100:1"], tpot="0.2ms", engines=["vllm"], precisions=["bf16"])
+    assert "no room for the longest" in refusal_of(given, 1)
 
 
 def test_precisions_that_are_named_are_compared_and_one_that_fits_at_no_rate_is_refused_alone(monkeypatch):
