@@ -30,6 +30,12 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:,.{min(decimals, 9)}f}"
 
 
+def rounded_up(value: float, digits: int = 2) -> float:
+    """``50.4`` → 51: the least number with so many digits that is not below a value above 0."""
+    decimals = digits - 1 - math.floor(math.log10(value))
+    return math.ceil(round(value * 10.0**decimals, 6)) / 10.0**decimals
+
+
 def carried_digits(value: float, low: float, high: float) -> str:
     """A value with as many digits as its interval carries, ``127.3`` of 104 to 170 → ``127``: the last digit that is
     shown is worth at most a tenth of the interval's width, and the first one stays, of

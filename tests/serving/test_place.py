@@ -1,5 +1,6 @@
 """Placements from recorded loads: what is written holds the rules of every engine, what does not fit is refused."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from archsim.cli.main import main
 from archsim.model.attention import LayerSet
 from archsim.model.spec import ModelSpec
 from archsim.policies.load import imbalance
+from archsim.serving.answers.place import least_gain
 from archsim.serving.answers.placement_choices import POLICIES
 from archsim.serving.answers.placement_costs import rank_loads
 from archsim.specs.library import load_model, load_system
@@ -80,10 +82,21 @@ def test_replicas_gain_on_loads_held_out(loads, policy):
     assert np.allclose(of_rank.sum(axis=2), judged.sum(axis=2))
     assert found.rows[-1].max_over_mean == pytest.approx(of_rank.max(axis=2).sum() / of_rank.mean(axis=2).sum())
     assert found.rows[-1].balancedness == pytest.approx(np.mean(1 / imbalance(of_rank)))
-    assert found.gain > 1.03
+    assert found.gain > 1.03 and 1 < found.least_gain < found.gain
     said = found.as_answer().parts[0]
     assert "less load than with the default of" in said and said.endswith("use it.")
     assert found.gain == pytest.approx(found.rows[0].max_over_mean / found.rows[-1].max_over_mean)
+
+
+@pytest.mark.parametrize(("before", "used"), [
+    ([1.004, 1.005, 1.004, 1.005], True),  # little, but of every matrix
+    ([1.3, 0.9, 1.1, 0.8], False),  # more, but not of every matrix
+    ([1.0, 1.0, 1.0, 1.0], False), ([1.004], True),
+])  # fmt: skip
+def test_a_placement_is_used_if_it_gains_beyond_what_the_held_out_loads_differ_by(loads, before, used):
+    least = least_gain(np.array(before), np.ones(len(before)))
+    said = dataclasses.replace(placed(loads), least_gain=least).as_answer().parts[0]
+    assert (least > 1) == used == ("use it" in said) and least <= np.mean(before)
 
 
 def test_the_held_out_loads_are_not_used(loads, tmp_path):

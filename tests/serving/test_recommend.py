@@ -42,20 +42,30 @@ from archsim.serving.answers.engines import SharedEngines, estimate_of, estimate
 from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
-from archsim.serving.answers.race import Race, Tried
-from archsim.serving.answers.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
+from archsim.serving.answers.race import Race, Rounds, Tried
+from archsim.serving.answers.recommend import (
+    _ask_alone,
+    _most_ranks,
+    _race_sizes,
+    _refusal,
+    _serve_best,
+    _too_few,
+    recommend,
+)
 from archsim.serving.answers.recommendation import _describe_precision, answer
+from archsim.serving.answers.results import ConfigurationResult
 from archsim.serving.answers.results import answer as search_answer
 from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
 from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
-from archsim.serving.measures import usd_per_million
+from archsim.serving.measures import Spread, usd_per_million
 from archsim.serving.power import activity, energy
 from archsim.serving.records import ITERATION, TOTALS
 from archsim.serving.serving import check_serving
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model, load_system
+from archsim.specs.serving import RequestSpec, SloSpec
 from archsim.specs.serving_files import load_serving
 
 
@@ -492,7 +502,34 @@ def test_a_search_within_limits_that_nothing_keeps_names_the_nearest(tmp_path, m
     few(monkeypatch)
     serving = load_serving(SEARCHED | {"slo": {"tpot": "10 us"}})
     said = search_answer(serving, search(serving))
-    assert re.search(r"nearest is 1 .*TP 2, whose 90th percentiles are TPOT [\d.]+ ms.*raise slo.tpot above", said)
+    assert re.search(r"nearest is 1 .*TP 2, whose 90th percentiles are TPOT [\d.]+ ms.*raise slo.tpot to", said)
+
+
+OPEN_LOOP, CLOSED_LOOP = {"arrivals": {"rate": "4/s"}, "count": 20}, {"concurrency": 8}
+TTFT_AND_TPOT = {"ttft": "1 s", "tpot": "50 ms"}
+
+
+@pytest.mark.parametrize(("slo", "load", "ttft_ms", "tpot_ms", "saturated", "ways"), [
+    ({"tpot": "50 ms"}, OPEN_LOOP, 0, 50.4, "", "raise slo.tpot to 51 ms"),  # not 50, to which it rounds
+    ({"tpot": "50 ms"}, OPEN_LOOP, 0, 54.4, "", "raise slo.tpot to 55 ms"),
+    ({"tpot": "50 ms"}, OPEN_LOOP, 0, 49, "it is", "lower requests.arrivals.rate"),
+    ({"tpot": "50 ms"}, {"trace": "some.jsonl"}, 0, 49, "it is", "lower requests.speed"),
+    ({"tpot": "50 ms"}, CLOSED_LOOP, 0, 54.4, "", "raise slo.tpot to 55 ms"),
+    (TTFT_AND_TPOT, OPEN_LOOP, 1040, 53, "it is", "raise slo.ttft to 1.1 s and slo.tpot to 53 ms, or lower"),
+    ({"tpot": "50 ms"}, CLOSED_LOOP, 0, 49, "", "give faster devices"),
+])  # fmt: skip
+def test_limits_that_a_search_says_to_raise_suffice(slo, load, ttft_ms, tpot_ms, saturated, ways):
+    """With two limits at the 95th percentiles, as 90 % of the requests then keep both together."""
+    drawn = {"input": {"fixed": 64}, "output": {"fixed": 8}} if "trace" not in load else {}
+    spec = SimpleNamespace(slo=SloSpec(**slo), requests=RequestSpec(**load, **drawn))
+    ttft, tpot = ((0.0, *((ms, 9.0) if len(slo) == 1 else (9.0, ms)), 9.0) for ms in (ttft_ms, tpot_ms))
+    measures = SimpleNamespace(
+        goodput_per_s=0.0, saturated=saturated, ttft=Spread(0, 0, ttft), tpot=Spread(0, 0, tpot),
+    )  # fmt: skip
+    choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=1, dp=1)), 1, 8, 512)
+    said = search_answer(SimpleNamespace(spec=spec), [ConfigurationResult(choice, measures, "")])
+    assert f"{ways}" in said.partition("load: ")[2] and ("raise" in said) == ("raise" in ways)
+    assert ("lower" in said) == bool(saturated)
 
 
 def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
@@ -721,14 +758,48 @@ def few_requests(monkeypatch):
     monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 100)
 
 
-@pytest.mark.parametrize("name", ["tpot", "ttft"])
-def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(name, monkeypatch):
+def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(monkeypatch):
+    """Also where one is met with little to spare; where requests that come alone keep all, these are served."""
     few_requests(monkeypatch)
-    given = {"model": "llama-3.1-8b", "on": ["h200:2"], "engines": ["vllm"]}
-    with pytest.raises(SpecError, match="nearest is vLLM on H200") as refused:
-        recommend(asked_of(**given, **{name: "0.5ms"}))
-    needed = re.search(rf"Raise {name} to ([\d.]+) ms", str(refused.value))[1]
-    assert recommend(asked_of(**given, **{name: f"{needed}ms"})).best.rate_per_s > 0
+    monkeypatch.setattr("archsim.serving.answers.recommend.RACED_OF_KIND", 1)
+
+    def asked(**limits):
+        return asked_of("llama-3.1-8b", ["h200:2"], engines=["vllm"], precisions=["bf16"], **limits)
+
+    def refusal(**limits):
+        with pytest.raises(SpecError, match="nearest is vLLM on H200") as refused:
+            recommend(asked(**limits))
+        said = str(refused.value)
+        return dict(re.findall(r"(\w+) to ([\d.]+ ms)", said)), re.findall(r"(?:within|every) ([\d.]+) ms", said)
+
+    assert refusal(ttft="0.5ms")[0].keys() == {"ttft"}
+    ttft_ms, tpot_ms = (1.003 * float(ms) for ms in refusal(ttft="500us", tpot="500us")[1])
+    raised, _ = refusal(ttft=f"{ttft_ms}ms", tpot="500us")
+    assert raised.keys() == {"ttft", "tpot"} and recommend(asked(**raised)).best.rate_per_s > 0
+    assert recommend(asked(tpot=f"{tpot_ms}ms")).best.rate_per_s > 0
+
+
+def refusal_of(given, *tps):
+    """What is said where engines of these TP serve at no rate."""
+    kinds = kinds_of(given)
+    sizes = [ParallelSpec(attention=AttentionRanks(tp=tp, dp=1)) for tp in tps]
+    done = [Tried(0, Configuration(each, 1, 256, 8192, precision=kinds[0].dtypes), 0.0, 1e9) for each in sizes]
+    race = Race(given, kinds, requests_of(kinds[0].serving))
+    return _refusal(race, done, _ask_alone(race, done, Rounds(lambda text: None, 1, None)))
+
+
+def test_the_nearest_to_limits_is_of_one_node_where_two_share_a_request_at_a_loss():
+    given = asked_of("llama-3.1-8b", ["h100:16"], tpot="0.2ms", engines=["vllm"], precisions=["bf16"])
+    assert "(1 x TP 8, bf16)" in refusal_of(given, 8, 16)
+
+
+def test_engines_that_fail_on_requests_that_come_alone_say_why(monkeypatch):
+    def fails(part, engines):
+        raise CapacityError("no room for the longest")
+
+    monkeypatch.setattr("archsim.serving.answers.recommend.find_alone", fails)
+    given = asked_of("llama-3.1-8b", ["h100:1"], tpot="0.2ms", engines=["vllm"], precisions=["bf16"])
+    assert "no room for the longest" in refusal_of(given, 1)
 
 
 def test_precisions_that_are_named_are_compared_and_one_that_fits_at_no_rate_is_refused_alone(monkeypatch):

@@ -20,14 +20,14 @@ from archsim.base.tables import DataFrame, frame_of
 from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
 from archsim.serving.answers.placement_choices import policy_named
-from archsim.serving.answers.placement_costs import JudgedPlacement, PlacementCost, cost_of, judge, law_of
+from archsim.serving.answers.placement_costs import JudgedPlacement, PlacementCost, cost_of, judge, law_of, rank_loads
 from archsim.serving.answers.recorded_loads import RecordedLoads
 from archsim.show.units import TIME_UNITS, less_or_more, significant, with_unit
 from archsim.traffic import placements
 from archsim.traffic.placements import PhysicalMap, check_slots, sglang_default, write_placement
 
 MANIFEST = "placement.json"
-USED = 1.01  # gain from which a placement is advised: below, loads of other hours differ by as much
+SURE = 0.95  # probability that a placement gains, from which it is advised: the low end of a range of 90 %
 NO_STEPS = "No time can be stated, as the loads are sums over an unknown number of steps. Give --tokens"
 ODD, MOST_LISTED = 2.0, 8  # times the pairs of the median layer, from which a layer is odd; layers that a note lists
 DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
@@ -46,6 +46,7 @@ class Placed(tables.Shown):
     trained: int  # number of matrices of loads for which it was chosen
     held_out: int  # others, on which it is judged; 0: there was one alone, and the gain is on that
     notes: tuple[str, ...]  # what limits the numbers
+    least_gain: float  # `gain` less what the held-out matrices leave open: `least_gain`
     files: tuple[Path, ...] = ()  # written ones
 
     def __repr__(self) -> str:
@@ -63,12 +64,15 @@ class Placed(tables.Shown):
     def as_answer(self) -> Answer:
         """The placements on the loads by which they are judged, what the chosen one costs, and its files."""
         matrices, cost = self.trained + self.held_out, self.cost
+        advice = "use it" if self.least_gain > 1 else "keep theirs"
+        if self.least_gain <= 1 < self.gain:
+            advice += ", as its gain differs by more from matrix to matrix"
         judged = f"the last {self.held_out} of {matrices} matrices" if self.held_out else "all loads"
         files = zip(placements.ENGINES, self.files, strict=False)
         return Answer(
             (
                 f"With {self.policy}, the most loaded rank has {less_or_more(1 / self.gain - 1)} load than with the "
-                f"default of SGLang and vLLM, on {judged}: {'use it' if self.gain > USED else 'keep theirs'}.",
+                f"default of SGLang and vLLM, on {judged}: {advice}.",
                 Grid(
                     ("placement",),
                     [
@@ -122,6 +126,7 @@ def place_experts(
     at = [model.moe_layer_ids.index(layer) for layer in history.layer_ids]
     named = ((DEFAULT, before), (OTHER_DEFAULT, other), (policy, chosen))
     judged = tuple(judge(name, replace(each, experts=each.experts[at]), scaled, law) for name, each in named)
+    least = least_gain(*(busiest_loads(replace(each, experts=each.experts[at]), scaled) for each in (before, chosen)))
     if not last:
         notes.append(
             f"{history.source} is one matrix: nothing could be held out, and the gain is that on the loads for which "
@@ -133,8 +138,27 @@ def place_experts(
         notes.append(f"{missing} MoE layers have no loads and keep the default placement.")
     return Placed(
         policy=policy, model=model, system=system.name, map=chosen, rows=judged, cost=cost, trained=split,
-        held_out=last, notes=tuple(notes),
+        held_out=last, notes=tuple(notes), least_gain=least,
     )  # fmt: skip
+
+
+def busiest_loads(placed: PhysicalMap, loads: np.ndarray) -> np.ndarray:
+    """float64[time]: the largest loads of a rank of all layers together, of loads [time, layer, expert]."""
+    return rank_loads(placed, loads).max(axis=2).sum(axis=1)
+
+
+def least_gain(before: np.ndarray, after: np.ndarray) -> float:
+    """What the sum of ``before`` over that of ``after`` (float64[time]) exceeds with probability SURE: the error of a
+    ratio estimate (Cochran, Sampling Techniques, 6.4) with Student's t, as if the matrices were independent. The ratio
+    itself of one matrix, whose error is not known.
+    """
+    from scipy.special import stdtrit
+
+    gain, count = float(before.sum() / after.sum()), len(before)
+    if count < 2:
+        return gain
+    error = np.sqrt(count / (count - 1) * ((before - gain * after) ** 2).sum()) / after.sum()
+    return gain - float(stdtrit(count - 1, SURE) * error)
 
 
 def odd_layers(history: RecordedLoads) -> list[str]:

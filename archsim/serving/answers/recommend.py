@@ -44,8 +44,10 @@ from archsim.serving.answers.question import (
 )
 from archsim.serving.answers.race import (
     GRID,
+    PartOfRace,
     Race,
     Rounds,
+    Row,
     Tried,
     curve_and_upkeep,
     estimate,
@@ -62,7 +64,7 @@ from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_notes, scale_rate
 from archsim.serving.serving import serve_requests
-from archsim.show.units import listing
+from archsim.show.units import listing, rounded_up
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
 LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid
@@ -106,10 +108,16 @@ def recommend(
             known.add(what)
     done = _race_sizes(race, every, rounds)
     served = sorted((each for each in done if each.rate > 0), key=_by_rate)
+    alone = [] if served or rounds.ended else _ask_alone(race, done, rounds)
+    if not rounds.ended and (keep := [(part, row) for part, row in alone if row.get("keeps")]):
+        left = [each for each in done if each not in [part.tried for part, _ in keep]]
+        parts = [race.part(find_rate, part.found(row)) for part, row in keep]
+        done = [*left, *rounds.tried(parts, "sizes served that keep the limits alone")]
+        served = sorted((each for each in done if each.rate > 0), key=_by_rate)
     if not served and rounds.ended:
         raise KeyboardInterrupt
     if not served:
-        raise SpecError(_refusal(race, done, rounds))
+        raise SpecError(_refusal(race, done, alone))
     if not rounds.ended:
         served = _with_limits(race, served, done, rounds)
     if asked.pools and not rounds.ended:
@@ -228,7 +236,6 @@ def _finalists(race: Race, served: Sequence[Tried], most: int) -> list[Tried]:
     return sorted(kept, key=_by_rate)
 
 
-ROOM_ALONE = 1.1  # of the times of requests that come alone, to which limits are raised
 ENOUGH_WORLDS = 0.9  # of the draws, in which a recommended size meets the rate that is asked
 MOST_NEEDED = 10**9  # GPUs
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
@@ -418,46 +425,45 @@ def _serve_best(
     return outcome.measures._replace(**of_all), outcome.deployment.notes
 
 
-def _refusal(race: Race, done: Sequence[Tried], rounds: Rounds) -> str:
-    """Why nothing is served: what does not run, or which configuration is nearest to the limits and what would help."""
+def _ask_alone(race: Race, done: Sequence[Tried], rounds: Rounds) -> list[tuple[PartOfRace, Row]]:
+    """The times of requests that come alone. Of each kind and number of GPUs those sizes are asked whose ranks share a
+    request most: a token comes soonest there, but later where these are of several nodes.
+    """
+    runs = [(each, each.choice.parallel.attention.tp) for each in done if not each.refused]
+    most = {(each.kind, each.devices): tp for each, tp in sorted(runs, key=lambda run: run[1])}
+    shared = [each for each, tp in runs if tp == most[each.kind, each.devices]]
+    return rounds.rows([race.part(find_alone, each) for each in shared], "asked for their times alone")
+
+
+def _refusal(race: Race, done: Sequence[Tried], rows: Sequence[tuple[PartOfRace, Row]]) -> str:
+    """Why nothing is served: what does not run, or which configuration is nearest to the limits and what would help.
+    ``rows``: of `_ask_alone`.
+    """
     asked, kinds = race.asked, race.kinds
-    refused = [each for each in done if each.refused]
     where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
-    if len(refused) == len(done) and refused:
+    limits = limits_of(kinds[0].serving)
+    alone = [(part.tried, np.array(row["alone_ns"]), row["often_ns"]) for part, row in rows if "alone_ns" in row]
+    if not alone:
+        refused = [part.found(row) for part, row in rows] or done
         last = max(refused, key=lambda each: each.choice.parallel.devices)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
-    # Of each kind that whose ranks share a request most: a token comes soonest.
-    order = sorted(done, key=lambda each: (each.choice.parallel.attention.tp, each.devices))
-    most = {each.kind: each for each in order if not each.refused}
-    rows = rounds.rows([race.part(find_alone, each) for each in most.values()], "asked for their times alone")
-    limits = limits_of(kinds[0].serving)
-    alone = [(part.tried, np.array(row["alone_ns"])) for part, row in rows if "alone_ns" in row]
     begin = f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
     begin += f"{describe_limits(asked)}."
-    if not alone:  # it was ended
-        return f"{begin} Raise the limits, or offer other GPUs"
-    nearest, ns = min(alone, key=lambda each: float((each[1] / limits).max()))
-    kind, times_ns = kinds[nearest.kind], {name: ns[TIMES.index(name)] for name in asked.slo}
-    slo = {name: f"{float(f'{each / NS_PER_MS:.3g}'):g} ms" for name, each in times_ns.items()}
-    over = {name: each for name, each in times_ns.items() if each > limits[TIMES.index(name)]}
-    raised = listing(f"{caller_name(name)} to {_more_ms(each)} ms" for name, each in over.items())
-    helps = [f"raise {raised}" if over else "offer more GPUs, as a queue alone is in the way"]
-    if "tpot" in over and asked.model.mtp_layers and not asked.drafts:
+    nearest, ns, often_ns = min(alone, key=lambda each: float((each[1] / limits).max()))
+    kind, at = kinds[nearest.kind], {name: TIMES.index(name) for name in asked.slo}
+    slo = {name: f"{float(f'{ns[each] / NS_PER_MS:.3g}'):g} ms" for name, each in at.items()}
+    raised = {name: often_ns[each] for name, each in at.items() if often_ns[each] > limits[each]}
+    helps = [f"{caller_name(name)} to {rounded_up(each / NS_PER_MS):g} ms" for name, each in raised.items()]
+    helps = [f"raise {listing(helps)}"] if helps else []
+    if "tpot" in raised and asked.model.mtp_layers and not asked.drafts:
         helps.append(f"let the model draft ({caller_name('drafts')} 1 {caller_name('acceptance')} 0.8)")
-    if "ttft" in over and "trace" not in asked.requests:
+    if "ttft" in raised and "trace" not in asked.requests:
         helps.append(f"give shorter prompts ({caller_name('input_tokens')})")
     return (
         f"{begin} The nearest is {NAMES[kind.engine]} on {kind.offer.gpu.upper()} ({describe_sizes(nearest.choice)}, "
         f"{kind.precision}), which gives requests that come one at a time {describe_limits(asked._replace(slo=slo))}. "
-        f"{capital(', or '.join(helps))}, or offer faster GPUs"
+        f"{capital(', or '.join([*helps, 'offer faster GPUs']))}"
     )
-
-
-def _more_ms(ns: float) -> str:
-    """Two digits of ms, with room for a few requests at a time."""
-    least = ROOM_ALONE * ns / NS_PER_MS
-    unit = 10.0 ** (math.floor(math.log10(least)) - 1)
-    return f"{math.ceil(least / unit) * unit:g}"
 
 
 def _notes(race: Race, best: Recommended) -> Iterator[str]:

@@ -15,7 +15,7 @@ from archsim.serving.answers.highest_rate import WITHIN
 from archsim.serving.answers.page import front
 from archsim.serving.answers.runs import MEASURES, flat
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number
-from archsim.show.units import listing, percent, significant
+from archsim.show.units import listing, percent, rounded_up, significant
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_files import Serving
 from archsim.uncertainty.estimate import Interval
@@ -111,7 +111,7 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
     if not found or (best := found[0].measures) is None:
         return ""
     choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
-    if not rate and not best.goodput_per_s and (nearest := _nearest(serving.spec.slo, found)):
+    if not rate and not best.goodput_per_s and (nearest := _nearest(serving, found)):
         return nearest
     engines = f"{choice.instances} engine{'s' if choice.instances > 1 else ''}"
     spread = "" if ends is None else f" ({significant(ends.p05, 2)} to {significant(ends.p95, 2)} in 90 % of samples)"
@@ -128,10 +128,12 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
     )
 
 
-def _nearest(slo: SloSpec, found: Sequence[ConfigurationResult]) -> str:
+def _nearest(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
     """Where none keeps the limits: which is nearest to them, and what would help; '' where requests never end."""
+    slo, load = serving.spec.slo, serving.spec.requests
     limits = {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(slo, f"{name}_ns")) is not None}
-    at = PERCENTILES.index(round(100 * WITHIN))
+    # At this percentile of each time WITHIN of the requests keep all limits together, whichever exceed one.
+    at = int(np.searchsorted(PERCENTILES, 100 * (1 - (1 - WITHIN) / max(len(limits), 1)) - 1e-9))
 
     def times_ns(each: ConfigurationResult) -> dict[str, float]:
         return {name: getattr(each.measures, name).percentiles[at] * NS_PER_MS for name in limits}
@@ -143,14 +145,16 @@ def _nearest(slo: SloSpec, found: Sequence[ConfigurationResult]) -> str:
     if not served:
         return ""
     nearest = min(served, key=over)
-    own = {name: float(f"{ns:.2g}") for name, ns in times_ns(nearest).items()}
-    times = listing(f"{name.upper()} {format_quantity(ns, TIME)}" for name, ns in own.items())
-    raised = [f"slo.{name} above {format_quantity(ns, TIME)}" for name, ns in own.items() if ns > limits[name]]
-    ways = f"raise {listing(raised)}" if raised else "lower requests.arrivals.rate, as a queue is in the way"
+    own = times_ns(nearest)
+    times = listing(f"{name.upper()} {format_quantity(float(f'{ns:.3g}'), TIME)}" for name, ns in own.items())
+    raised = [f"slo.{name} to {format_quantity(rounded_up(ns), TIME)}" for name, ns in own.items() if ns > limits[name]]
+    ways = [f"raise {listing(raised)}"] if raised else []
+    if nearest.measures and nearest.measures.saturated and nearest.highest_rate != 0:  # no closed loop is
+        ways.append(f"lower {'requests.arrivals.rate' if load.arrivals else 'requests.speed'}, as a queue grows")
     return (
         f"No configuration keeps {percent(WITHIN)} of the requests within {_limits(slo)}. The nearest is "
-        f"{describe_sizes(nearest.choice)}, whose {round(100 * WITHIN)}th percentiles are {times} at this load: "
-        f"{ways}, or give faster devices."
+        f"{describe_sizes(nearest.choice)}, whose {PERCENTILES[at]}th percentiles are {times} at this load: "
+        f"{', or '.join([*ways, 'give faster devices'])}."
     )
 
 
