@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
                 _, equals, value = left[0].partition("=")
                 value = value if equals else next(iter(left[1:]), "--")
                 value = ("N" if word == "--batch" else "NAME") if value.startswith("--") else value
-                value += "mm2" if word == "--area" and value[-1:].isdecimal() else ""
+                value += "mm2" if word == "--area" and value.replace(".", "", 1).isdecimal() else ""
                 hint = f"; write --set {keys[word].format(value)}"
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left
