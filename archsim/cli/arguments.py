@@ -21,7 +21,7 @@ _OF_DEPLOYMENT = {
     "--batch": "max_num_seqs={}", "--model": "model={}", "--policy": "policies=[{}]", "--system": "system={}",
 }  # fmt: skip
 _OF_MACHINE = {
-    "--node": "made.node={}", "--area": "made.area={}mm2", "--spares": "spares.dies={}", "--mesh": "mesh={}",
+    "--node": "made.node={}", "--area": "made.area={}", "--spares": "spares.dies={}", "--mesh": "mesh={}",
     "--topology": "topology={}",
 }  # fmt: skip
 _REQUIRED = "the following arguments are required: "
@@ -88,6 +88,7 @@ class Parser(argparse.ArgumentParser):
                 _, equals, value = left[0].partition("=")
                 value = value if equals else next(iter(left[1:]), "--")
                 value = ("N" if word == "--batch" else "NAME") if value.startswith("--") else value
+                value += "mm2" if word == "--area" and value.replace(".", "", 1).isdecimal() else ""
                 hint = f"; write --set {keys[word].format(value)}"
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left

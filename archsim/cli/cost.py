@@ -71,8 +71,8 @@ def _systems(args: argparse.Namespace) -> tuple[tuple[SystemSpec, ...], tuple[st
     if is_system(args.file):
         return (load_system(args.file, [each.removeprefix("systems.0.") for each in args.overrides]),), ()
     of_machine = [each for each in args.overrides if each.partition("=")[0].split(".")[0] not in EXPERIMENT_KEYS]
-    count = len(load_experiment(args.file).systems) if of_machine else 0
     overrides = [each for each in args.overrides if each not in of_machine]
+    count = len(load_experiment(args.file, overrides).systems) if of_machine else 0
     overrides += [f"systems.{at}.{each.removeprefix('system.')}" for at in range(count) for each in of_machine]
     experiment = load_experiment(args.file, overrides)
     return experiment.systems, experiment.unread

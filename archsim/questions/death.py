@@ -40,13 +40,16 @@ class Death:
     moved_ns: float  # that these take
     after_change: tuple[float, float, float]  # of the step, relative: 5 %, as it is, and 95 % of the samples
     balanced_change: tuple[float, float, float]  # of `balanced_ns`, in the same samples
+    won: tuple[float, float, float]  # by which the latter is less than the former in the same sample
     samples: int  # of all numbers that have a range
 
     @property
     def steps(self) -> int | None:
-        """Iterations after which the moves have won back their time; None where the step is no faster after them."""
+        """Iterations after which the moves have won back their time; None where the step is no faster after them, or
+        may be slower.
+        """
         won_ns = self.after_ns - self.balanced_ns
-        return math.ceil(self.moved_ns / won_ns) if won_ns > 0 else None
+        return math.ceil(self.moved_ns / won_ns) if won_ns > 0 and self.won[0] >= 0 else None
 
     @property
     def lines(self) -> list[str]:
@@ -59,7 +62,10 @@ class Death:
         before, after, balanced = (carried_digits(each, min(times), max(times)) for each in times)
         instead = f"{after} ms as before" if after == before else f"{after} instead of {before} ms"
         steps = f"{self.steps:,} decode step{'' if self.steps == 1 else 's'}" if self.steps else ""
-        if self.steps is None:
+        if self.won[0] < 0 < self.won[2]:
+            do = "which of them is faster is not decided"
+            why = f"after which a step takes {change_text((-self.won[2], -self.won[1], -self.won[0]))} time"
+        elif self.steps is None:
             do, why = "leave the other experts where they are", "and the step is no faster after it"
         elif steps:
             do, why = f"take that placement if the die stays dead for {steps} or more", f"won back after {steps}"
@@ -104,8 +110,8 @@ def death_of(experiment: ExperimentSpec, die: int, samples: int = WORLDS) -> Dea
     transfer = mover.transfer(moves["src"], moves["dst"], engine.expert_bytes)
     steps = max(1, experiment.workload.decode_steps)
     before_ns, after_ns, balanced_ns = (float(each.run().decode_ns) / steps for each in (whole, orphaned, balanced))
-    changes = (after_ns / before_ns - 1, balanced_ns / before_ns - 1)
-    off = _off(simulator, before.runs[0], after.runs[0], adopted, samples) if samples else np.zeros((1, 2))
+    changes = (after_ns / before_ns - 1, balanced_ns / before_ns - 1, (after_ns - balanced_ns) / before_ns)
+    off = _off(simulator, before.runs[0], after.runs[0], adopted, samples) if samples else np.zeros((1, 3))
     low, high = np.minimum(0, np.quantile(off, 0.05, axis=0)), np.maximum(0, np.quantile(off, 0.95, axis=0))
     ranges = [(value + float(low[at]), value, value + float(high[at])) for at, value in enumerate(changes)]
     lost_bytes = lost * engine.expert_bytes
@@ -113,13 +119,14 @@ def death_of(experiment: ExperimentSpec, die: int, samples: int = WORLDS) -> Dea
     return Death(
         die=die, dies=len(living), before_ns=before_ns, after_ns=after_ns, balanced_ns=balanced_ns, lost=lost,
         lost_bytes=lost_bytes, lost_ns=lost_bytes / host * units.NS_PER_S, moved_bytes=transfer.total_bytes,
-        moved_ns=transfer.ns, after_change=ranges[0], balanced_change=ranges[1], samples=samples,
+        moved_ns=transfer.ns, after_change=ranges[0], balanced_change=ranges[1], won=ranges[2], samples=samples,
     )  # fmt: skip
 
 
 def _off(simulator: Simulator, before: Run, after: Run, adopted: Placement, samples: int) -> np.ndarray:
-    """float64[sample, 2]: how far the change of time is from that of the machine as it is, with the placement
-    ``adopted`` and with the policy's own, in short runs (`archsim.uncertainty.ranges.shorten`).
+    """float64[sample, 3]: how far the change of time is from that of the machine as it is, with the placement
+    ``adopted`` and with the policy's own, and how far the first less the second is, in short runs
+    (`archsim.uncertainty.ranges.shorten`).
     """
     worlds, runs = Worlds([before, after], samples), [shorten(before), shorten(after)]
     changes = []
@@ -128,7 +135,7 @@ def _off(simulator: Simulator, before: Run, after: Run, adopted: Placement, samp
         held = replays[1].engine.placement.home.shape[0]
         replays[1].engine.use(Placement(adopted.home[:held], adopted.holds[:held]))
         ns = [float(each.run().decode_ns) for each in replays]
-        changes.append([ns[1] / ns[0] - 1, ns[2] / ns[0] - 1])
+        changes.append([ns[1] / ns[0] - 1, ns[2] / ns[0] - 1, (ns[1] - ns[2]) / ns[0]])
     return np.array(changes[1:]) - changes[0]
 
 

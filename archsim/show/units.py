@@ -107,16 +107,19 @@ def damage_text(lost: tuple[float, float, float], verb: str = "cost", more: str 
 
 
 def change_text(change: tuple[float, float, float], within: str = "") -> str:
-    """``4.1 % (1.2–9.0 %) more``, or ``between 1 % less and 4 % more``: a relative change (low, middle, high), the
-    direction of which is said only where it is sure.
+    """``4.1 % (1.2–9.0 %) more``, ``up to 9 % more`` or ``between 1 % less and 4 % more``: a relative change (low,
+    middle, high), the direction of which is said only where it is sure.
     """
     low, middle, high = change
-    if low < 0 < high and high - low >= 0.001:
-        return f"between {less_or_more(low)} and {less_or_more(high)}{within}".replace("no less", "as much")
-    if max(-low, high) < 0.001:
+    less, more = -low >= 0.001, high >= 0.001
+    if less and more:
+        return f"between {less_or_more(low)} and {less_or_more(high)}{within}"
+    if not less and not more:
         return "no less"
-    ends = (-high, -middle, -low) if middle < 0 else change
-    return f"{percents_text(ends).replace(')', within + ')')} {'less' if middle < 0 else 'more'}"
+    if min(abs(low), abs(high)) < 0.001:
+        return f"up to {less_or_more(high if more else low)}{within}"
+    ends = (-high, -middle, -low) if less else change
+    return f"{percents_text(ends).replace(')', within + ')')} {'less' if less else 'more'}"
 
 
 def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:

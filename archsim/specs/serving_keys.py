@@ -14,6 +14,8 @@ from archsim.base.quantities import describe
 from archsim.model.checkpoints import PRECISIONS
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.overrides import put
+from archsim.specs.policies import NEUTRAL, PRESETS
+from archsim.specs.policy_axes import spread_policies
 from archsim.specs.serving import ServeSpec
 from archsim.specs.serving_terms import DRAFTS, INTERVAL, NAMES, OFFLOAD, REDUNDANT
 
@@ -77,9 +79,9 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
     if path == REDUNDANT:
         yield from _redundant(tree, value, head)
     elif path == INTERVAL:
-        for keys, each in _redundant(tree, _parallel_of(tree).sizes().ep, head):  # a slot a rank
-            eplb = [own | {"rebalancing": {**EPLB, "every_steps": value}} for own in each if isinstance(own, dict)]
-            yield keys, eplb if keys == ("policies",) else each
+        if not _eplb_of(tree):
+            yield from _redundant(tree, _parallel_of(tree).sizes().ep, head)  # a slot a rank
+        yield from _in_eplb(tree, "rebalancing", "every_steps", value)
     elif path == DRAFTS and value == 0:
         yield ("speculation",), "none"
     elif path == OFFLOAD and not isinstance(value, dict):
@@ -134,8 +136,8 @@ def _parallel_of(tree: yaml.Tree, side: yaml.Keys = ()) -> ParallelSpec:
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic; 0:
-    none.
+    """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic: that
+    which is there, or one that replaces all policies; 0: none of these.
     """
     sides: list[yaml.Keys] = [()]
     if isinstance(tree.data.get("disaggregated"), dict):
@@ -153,9 +155,33 @@ def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[s
         raise SpecError(f"{head}: {ranks} ranks share redundant experts equally: expected a number such as {fits}")
     if not isinstance(tree.data.get("routing"), dict):
         yield ("routing",), {"like": "model"} | dict(SAMPLED)
-    slots = {"name": "redundant", "slots": value // ranks}
-    eplb = {"name": "eplb", "placement": slots, "allocation": "even", "rebalancing": dict(EPLB)}
-    yield ("policies",), [eplb if value else "ep"]
+    if not _eplb_of(tree):
+        eplb = {"name": "eplb", "placement": "redundant", "allocation": "even", "rebalancing": dict(EPLB)}
+        yield ("policies",), [eplb if value else "ep"]
+    yield from _in_eplb(tree, "placement", "slots", value // ranks)
+
+
+def _eplb_of(tree: yaml.Tree) -> dict[int, dict[str, Any]]:
+    """Policies with EPLB, by their number in the list, each with the rules of its preset."""
+    spread_policies(tree)
+    given, found = tree.data.get("policies"), {}
+    for at, each in enumerate(given if isinstance(given, list) else ()):
+        own = each if isinstance(each, dict) else {"name": each, "preset": each}
+        rules = {**PRESETS.get(str(own.get("preset")), NEUTRAL), **own}
+        rule = rules["rebalancing"]
+        if (rule.get("name") if isinstance(rule, dict) else rule) in ("eplb", "async_eplb"):
+            found[at] = rules
+    return found
+
+
+def _in_eplb(tree: yaml.Tree, part: str, parameter: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A parameter of a rule of every policy with EPLB."""
+    for at, rules in _eplb_of(tree).items():
+        keys = ("policies", str(at))
+        if not isinstance(tree.get(("policies", at)), dict):
+            yield keys, {"name": rules["name"], "preset": rules["preset"]}
+        rule = rules[part]
+        yield (*keys, part), (rule if isinstance(rule, dict) else {"name": rule}) | {parameter: value}
 
 
 def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:

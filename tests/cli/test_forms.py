@@ -142,6 +142,7 @@ def test_a_key_of_a_machine_is_that_of_every_system_of_an_experiment(tmp_path):
 
     own, finer = price(), price("--set", "made.node=n3")
     assert set(own) == {"dojo", "tsmc_sow"} and all(finer[name] != own[name] for name in own)
+    assert price("--set", "systems=[dojo]", "--set", "made.node=n3") == {"dojo": finer["dojo"]}
 
 
 GPUS = dict(EXPERIMENT) | {"models": ["olmoe-1b-7b"], "policies": ["base", "ep"], "systems": ["h100_node", "a30_node"]}

@@ -238,11 +238,16 @@ def test_a_die_that_dies(tmp_path, capsys):
     low, middle, high = found.after_change
     assert low <= middle <= high and middle == found.after_ns / found.before_ns - 1 and found.samples == 32
     assert f"in 90\u00a0% of {found.samples} samples" in found.lines[0]
-    unsure = replace(found, balanced_change=(-0.01, 0.01, 0.03))
-    assert "between 1.0\u00a0% less and 3.0\u00a0% more (" in unsure.lines[0]
-    slow = replace(found, before_ns=281_000.0, after_ns=281_370.0, balanced_ns=283_700.0, moved_ns=5e5)
+    low, middle, high = found.won
+    assert low <= middle <= high and middle == pytest.approx(found.after_change[1] - found.balanced_change[1])
+    slow = replace(
+        found, before_ns=281e3, after_ns=281_370.0, balanced_ns=283_700.0, moved_ns=5e5, won=(-0.01, -0.008, 0)
+    )
     assert "0.2814 instead of 0.2810 ms" in slow.lines[0] and "leave the other experts" in slow.lines[0]
-    fast = replace(slow, balanced_ns=281_170.0)
+    fast = replace(slow, balanced_ns=281_170.0, won=(0.0, 7e-4, 9e-4))
+    unsure = replace(fast, balanced_change=(-0.01, 0.01, 0.03), won=(-0.02, 7e-4, 9e-4))
+    assert "between 1.0\u00a0% less and 3.0\u00a0% more (" in unsure.lines[0]
+    assert unsure.steps is None and not re.search("decode steps|leave|take that", " ".join(unsure.lines)), unsure.lines
     assert fast.steps == 2500 and "2,500 decode steps" in fast.lines[0]
     once = replace(fast, moved_ns=1.0)
     assert (

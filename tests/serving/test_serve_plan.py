@@ -392,6 +392,25 @@ def test_redundant_experts_are_shared_by_the_ranks_of_the_sides():
         slots(four, eight)
 
 
+FOUR = "policies=[{name: mine, preset: eplb, slots: 4, window_steps: 9}, lplb]"
+
+
+@pytest.mark.parametrize(("given", "slots", "every"), [
+    (["redundant_experts=32", "rebalance_interval=500"], 4, 500),
+    (["rebalance_interval=500", "redundant_experts=32"], 4, 500),
+    (["rebalance_interval=500", "redundant_experts=0"], 0, 500),
+    (["routing={like: model}", FOUR, "rebalance_interval=500"], 4, 500),
+    (["routing={like: model}", FOUR, "redundant_experts=16", "rebalance_interval=500"], 2, 500),
+    (["routing={like: model}", "policies=[eplb, ep]", "redundant_experts=16"], 2, 64),
+])  # fmt: skip
+def test_slots_and_interval_of_eplb_leave_each_other_as_they_are(given, slots, every):
+    serving = load_serving("serve_h200", given)
+    found = serving.policies[0]
+    assert (found.placement.params["slots"], found.rebalancing.params.get("every_steps")) == (slots, every)
+    assert len(serving.policies) == 1 + ("routing={like: model}" in given)
+    assert FOUR not in given or (found.name, found.rebalancing.params["window_steps"]) == ("mine", 9)
+
+
 ONE = {"concurrency": 1, "input": {"fixed": 3}, "output": {"fixed": 3}}
 
 

@@ -43,6 +43,7 @@ from archsim.show.units import (
     BYTE_UNITS,
     TIME_UNITS,
     carried_digits,
+    change_text,
     factor,
     interval,
     percent,
@@ -935,6 +936,15 @@ def test_a_long_run_keeps_few_frames_the_last_one_among_them():
 )  # fmt: skip
 def test_a_number_has_the_digits_that_its_interval_carries(value, low, high, told):
     assert carried_digits(value, low, high) == told
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ((-0.05, -0.02, 0.0), "up to 5.0 % less"), ((-0.0003, 0.02, 0.05), "up to 5.0 % more"),
+    ((0.012, 0.02, 0.05), "2.0 % (1.2–5.0 %) more"), ((-0.01, 0.01, 0.03), "between 1.0 % less and 3.0 % more"),
+    ((-0.0003, 0.0, 0.0009), "no less"), ((-0.02, -0.02, -0.02), "2.0 % less"),
+])  # fmt: skip
+def test_the_direction_of_a_change_is_said_where_it_is_sure(change, said):
+    assert change_text(change).replace("\u00a0", " ") == said
 
 
 def test_an_interval_is_told_in_one_unit_with_one_number_of_decimals():

@@ -46,7 +46,11 @@ def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) 
     return str(caught.value).replace(f"{tmp_path}/", "")
 
 
-@pytest.mark.parametrize("content", ["\n" + "- " * 450 + "a", "[" * 20_000], ids=len)
+@pytest.mark.parametrize(
+    "content",
+    sampled(["[" * 1500, "\n" + "- " * 450 + "a", "[" * 20_000], lambda content: len(content) != 1500),
+    ids=len,
+)
 def test_what_is_nested_too_deeply_is_refused(tmp_path, content):
     assert refused(tmp_path, f"name: {content}").startswith("bad.yaml:")
 

@@ -28,6 +28,7 @@ from archsim.traffic.placements import PhysicalMap, check_slots, sglang_default,
 
 MANIFEST = "placement.json"
 SURE = 0.95  # probability that a placement gains, from which it is advised: the low end of a range of 90 %
+WORTH = "`archsim compare --without`"  # says what a balancer is worth with its moves
 NO_STEPS = "No time can be stated, as the loads are sums over an unknown number of steps. Give --tokens"
 ODD, MOST_LISTED = 2.0, 8  # times the pairs of the median layer, from which a layer is odd; layers that a note lists
 DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
@@ -64,15 +65,16 @@ class Placed(tables.Shown):
     def as_answer(self) -> Answer:
         """The placements on the loads by which they are judged, what the chosen one costs, and its files."""
         matrices, cost = self.trained + self.held_out, self.cost
-        advice = "use it" if self.least_gain > 1 else "keep theirs"
+        advice = f"use it if that outweighs its moves ({WORTH})" if self.least_gain > 1 else "keep theirs"
         if self.least_gain <= 1 < self.gain:
             advice += ", as its gain differs by more from matrix to matrix"
         judged = f"the last {self.held_out} of {matrices} matrices" if self.held_out else "all loads"
+        advice = f": {advice}" if self.held_out else f", for which it was chosen (see {WORTH})"
         files = zip(placements.ENGINES, self.files, strict=False)
         return Answer(
             (
                 f"With {self.policy}, the most loaded rank has {less_or_more(1 / self.gain - 1)} load than with the "
-                f"default of SGLang and vLLM, on {judged}: {advice}.",
+                f"default of SGLang and vLLM, on {judged}{advice}.",
                 Grid(
                     ("placement",),
                     [
