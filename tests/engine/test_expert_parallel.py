@@ -109,13 +109,15 @@ def test_all_gather_takes_the_measured_time_whatever_the_routing(dispatch, sums)
 
 
 def test_gathered_tokens_follow_the_links_and_wait_for_the_weakest():
-    """Of so many bytes the latency hardly counts: twice the bandwidth halves them."""
+    """Of so many bytes the latency hardly counts: twice the bandwidth halves them, one link at half doubles them."""
     demand = demand_of(PLAIN, 8, 65536)
     parts = []
-    for link in ("225 GB/s", "450 GB/s", "900 GB/s"):
+    weak = {"degraded": [{"link": [3, "switch"], "bandwidth": "50 %"}]}
+    for link, as_built in (("225 GB/s", None), ("450 GB/s", None), ("900 GB/s", None), ("450 GB/s", weak)):
         level = {"switch": 8, "bandwidth": link, "hop_latency": "0.3 us", "law": "h100/intra_node"}
-        run = engine_of(cluster(fabric={"levels": [level]}), PLAIN, dispatch="all_gather")
+        run = engine_of(cluster(fabric={"levels": [level]}, links_as_built=as_built), PLAIN, dispatch="all_gather")
         parts.append(step(run, demand)[1][[0, 3]])
+    assert parts[3] == pytest.approx(2 * parts[1], rel=0.02)
     assert parts[0] == pytest.approx(2 * parts[1], rel=0.02) and parts[1] == pytest.approx(2 * parts[2], rel=0.02)
 
 

@@ -66,7 +66,7 @@ STUDIES = {
     ),
     "sure": Study(
         lambda given, out, watcher, jobs: ar.sure(given, 4, out, jobs=jobs, watcher=watcher),
-        TOY | {"engine": "analytical", "policies": ["ep"]}, SURE, False, False,
+        TOY | {"engine": "analytical"}, SURE, False, False,
         "shares",
     ),
     "serve sure": Study(

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from archsim.questions.block_worth import (
     judge,
     pairs_of,
 )
-from archsim.questions.worth import write_tokens
+from archsim.questions.worth import PAYS, _in_worlds, write_tokens
 from archsim.show.deciders import added_mm2
 from archsim.traffic.formats.readers import open_trace
 from archsim.uncertainty import worlds
@@ -58,7 +59,18 @@ def test_a_verdict_has_rows_by_spares_and_files_to_deploy(found):
     assert blocks == sorted(blocks, reverse=True) and blocks[0] > blocks[-1]  # spares take KV
     assert {"sglang_init_expert_location.json", "placement.json"} <= {file.name for file in found.placed.files}
     assert all(file.is_file() for file in found.placed.files) and found.best in found.rows[1:]
-    assert found.worlds.samples == 2 and found.worlds.pays in (0.0, 0.5, 1.0)
+    gain = found.worlds.gain
+    assert found.worlds.samples == 2 and gain.p05 < gain.p95 and (found.worlds.pays > 0) == (gain.p95 >= PAYS)
+
+
+def test_a_sample_pays_by_goodput_or_by_the_time_of_a_token():
+    """Four samples: no goodput before, less time, more goodput, and less goodput."""
+    before, after = (
+        SimpleNamespace(name=name, samples={"goodput_per_s": np.array(goodput), "tpot_mean_ms": np.array(tpot)})
+        for name, goodput, tpot in (("no", [0, 2, 2, 2.0], [10.0] * 4), ("yes", [1, 2, 2.2, 1.9], [10, 9, 11, 10.0]))
+    )
+    found = _in_worlds("eplb", SimpleNamespace(options=(after, before), samples=4), ("no", "yes"))
+    assert found.pays == 0.5 and (found.gain.p05, found.gain.p95) == pytest.approx((0.0, 0.1))
 
 
 def test_an_unknown_name_is_told_balancers_and_blocks(tmp_path):
