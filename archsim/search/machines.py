@@ -454,7 +454,7 @@ def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MO
             break
         kept.append(int(rates[:, worst].argmax()))
     kept += [at for at in order if wins[at].any() and at not in kept][: most - len(kept)]
-    kept += [at for at in order if near[at].any() and at not in kept][: max(0, min(2, most) - len(kept))]
+    kept += [at for at in order if near[at].any() and at not in kept][: max(0, most // 2 - len(kept))]
     return [found[at] for at in kept]
 
 
