@@ -188,7 +188,6 @@ def compare_machines(
     _refuse_limits(found, limits, requests)
     designs = list(designs) or [each.system for each in found]
     frontiers = _in_worlds(found, designs, limits, requests, samples, jobs, say)
-    grid = grid_of(frontiers)
     compared = []
     for machine, frontier in zip(found, frontiers, strict=True):
         say(f"{machine.side.name}: simulating what was chosen")
@@ -196,7 +195,7 @@ def compare_machines(
     return OptionComparison(
         sides=tuple(compared), model=of, limits=limits, requests=requests, equal=equal, samples=samples,
         notes=(*_chosen_model(sides, model, of.name), *_notes(compared, requests, of, varied is not None)),
-        grid=grid, varied=varied,
+        grid=grid_of([each.frontier for each in compared]), varied=varied,
     )  # fmt: skip
 
 

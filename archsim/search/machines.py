@@ -38,7 +38,7 @@ from archsim.specs.scenario import Scenario
 
 ESTIMATED_LAYERS, SIMULATED_LAYERS = 1, 2  # MoE layers of an estimate, and of what is simulated
 COARSE, MOST_BATCH = 32, 4096  # step of batches at first, and requests of a group of ranks at most
-MOST_SIZES, MOST_KEPT = 4, 4  # sizes of engines, and ways to use a machine that are looked at closely
+MOST_SIZES, MOST_FINE, MOST_KEPT = 4, 8, 4  # sizes of engines, ways with all batches, and ways that are simulated
 NEAR = 0.85  # of the best estimate: ways that serve less at every limit are left
 MOST_TP = 8  # ranks that share the heads of a request
 GATHERING_RANKS = 8  # ranks that may gather all tokens in place of dispatching them
@@ -424,7 +424,7 @@ def machine_of(
     if not found:
         raise errors.SpecError(f"{side.name} cannot serve {model.name}: {refused[0][1]}")
     found.sort(key=lambda each: each.way.label)
-    kept = best_of(found, requests.output, limits)
+    kept = best_of(found, requests.output, limits, MOST_FINE)  # few batches hide what wins between them
     say(f"{side.name}: {len(kept)} of them with more batches")
     fine = sorted((each for _, each in do_all(estimates.fine, kept, jobs)), key=lambda each: each.way.label)
     return Machine(side, base, tuple(best_of(fine, requests.output, limits)), len(every), tuple(refused))
@@ -454,7 +454,7 @@ def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MO
             break
         kept.append(int(rates[:, worst].argmax()))
     kept += [at for at in order if wins[at].any() and at not in kept][: most - len(kept)]
-    kept += [at for at in order if near[at].any() and at not in kept][: max(0, min(2, most) - len(kept))]
+    kept += [at for at in order if near[at].any() and at not in kept][: max(0, most // 2 - len(kept))]
     return [found[at] for at in kept]
 
 

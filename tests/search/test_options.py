@@ -137,6 +137,28 @@ def test_a_side_is_the_way_that_is_best_as_simulated_with_the_batch_that_then_ke
     assert found.rates[0] == pytest.approx(1e3 * min(2.0, tpot_ns / 1.1e6) / 1.1, rel=1e-6)
 
 
+def test_a_way_that_wins_only_between_the_few_batches_at_first_is_kept(monkeypatch):
+    """Three ways are estimated with three batches. The last seems behind, and serves twice as much between them."""
+    few, laws = [1, 32, 1024], [(2e6 * 1.02**at, 2000.0 / 1.02**at) for at in range(2)] + [(2.3e6, 2200.0)]
+
+    def used(way, batches):
+        curve = law(*laws[way.at], batches)
+        if way.at == 2:
+            inner = np.isin(batches, few, invert=True)
+            curve = Curve(curve.tpot_ns / (1 + inner), curve.tokens_per_s * (1 + inner), curve.ttft_ns)
+        return SimpleNamespace(way=way, nominal=lambda output: curve)
+
+    kind = {"policy": SimpleNamespace(name="ep"), "assumptions": SimpleNamespace(label="physical")}
+    ways = [SimpleNamespace(at=at, label=str(at), **kind) for at in range(len(laws))]
+    monkeypatch.setattr(machines, "ways_of", lambda *_: ways)
+    monkeypatch.setattr(machines.Estimates, "coarse", lambda _, way: used(way, few))
+    monkeypatch.setattr(machines.Estimates, "fine", lambda _, of: used(of.way, BATCHES[:11]))
+    side = side_of("dojo", "deepseek-v3")
+    base = machines.base_of(side, "deepseek-v3")
+    kept = machines.machine_of(side, base, SimpleNamespace(output=1.0), Limits(), {}).used
+    assert 2 in [each.way.at for each in kept]
+
+
 def test_as_many_replicas_as_machines_serve_as_much(files):
     """Four machines serve four times as much, and cost as much more: per dollar, a machine is a tie with itself."""
     found = compare("die4.yaml:4", "die4.yaml", samples=0)
