@@ -476,7 +476,8 @@ def test_what_a_term_says_to_write_is_loaded(advice):
 def test_what_an_experiment_says_to_write_for_a_policy_is_loaded():
     given = parse_yaml(GOOD, "x").data
     policy = re.search(r"{name: mine.*}}", ExperimentSpec.WAYS["threshold"])[0]
-    ar.load(given | {"policies": [parse_yaml(f"one: {policy}", "x").data["one"]]})
+    found = ar.load(given | {"policies": [parse_yaml(f"one: {policy}", "x").data["one"]]})
+    assert [each.name for each in found.policies] == ["mine"]
 
 
 @pytest.mark.parametrize(
