@@ -16,7 +16,7 @@ from archsim.base.errors import ArchsimError, PlacementError, SpecError
 from archsim.base.verbs import verb
 from archsim.specs import library
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.file_kinds import SERVE
+from archsim.specs.file_kinds import EXPERIMENT, SERVE
 from archsim.specs.library import Source
 from archsim.specs.plan import SweepPlan
 
@@ -107,7 +107,7 @@ def _is_deployment(source: Any) -> bool:
 
 def _chosen_side(side: Side, sides: Sequence[Side], chosen: Mapping[str, Any], overrides: Sequence[str]) -> Side:
     """A side with what is chosen of it, and with overrides. Raises SpecError for what it does not have."""
-    from archsim.search.options import EXPERIMENT, SYSTEM
+    from archsim.search.options import SYSTEM
 
     kinds, chosen = {each.kind for each in sides}, {name: value for name, value in chosen.items() if name != "model"}
     if side.kind == SERVE and EXPERIMENT not in kinds:
@@ -187,7 +187,6 @@ def compare(
     from archsim.search.door import Question, compare_options
     from archsim.search.options import SYSTEM
     from archsim.search.options import side_of as read_side
-    from archsim.specs.file_kinds import EXPERIMENT as OF_EXPERIMENT
 
     given, where = {"tpot": tpot, "ttft": ttft, "rate": rate} | dict(limits or {}), None if out is None else Path(out)
     if unknown := sorted(set(given) - {"tpot", "ttft", "rate"}):
@@ -202,9 +201,8 @@ def compare(
     read = [] if inside is not None else [read_side(each, bool(question.model or vary)) for each in sides]
     if any(each.kind == SYSTEM for each in read):  # so is a name that an experiment has, too
         read = [read_side(each, True) for each in sides]
-    if not (inside is None and not question.asks and all(each.kind == OF_EXPERIMENT for each in read)):
+    if inside is None and (question.asks or len(sides) != 2 or any(each.kind != EXPERIMENT for each in read)):
         read = [_chosen_side(each, read, chosen, overrides) for each in read]
-    if inside is None and (question.asks or len(sides) != 2 or any(each.kind != OF_EXPERIMENT for each in read)):
         found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where, watcher)
         if where is not None:
             _write_options(found, where)

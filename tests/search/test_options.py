@@ -321,6 +321,7 @@ def test_a_gpu_names_its_smallest_machine():
         (["serve_olmoe", "h200"], {"policy": "allo"}, "has no choice of it"),
         (["serve_olmoe", "h200_node:2"], {}, "one machine serves the requests"),
         (["h200", "b200"], {"model": "nope"}, "^model nope: unknown model"),
+        (["dojo", "power", "dojo_enhanced"], {"policy": "nope"}, "nope"),
         (["dojo", "h200"], {"policy": "nope", "limits": {"tpot": "1 s"}}, "nope"),
     ],
 )
