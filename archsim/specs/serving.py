@@ -174,22 +174,22 @@ class RequestSpec(ServingSpec):
 
 
 class EngineHostSpec(ServingSpec):
-    """Time of the host in place of an engine's fitted constants."""
+    """Time of the host. What is null is the engine's fitted constant."""
 
-    iteration_ns: Time = Field(0.0, alias="iteration")  # of an iteration
-    sequence_ns: Time = Field(0.0, alias="sequence")  # of a sequence in it
+    iteration_ns: Time | None = Field(None, alias="iteration")  # of an iteration
+    sequence_ns: Time | None = Field(None, alias="sequence")  # of a sequence in it
     # Of an iteration that no captured graph covers.
-    prompt_ns: Time = Field(0.0, alias="prompt")
-    request_ns: Time = Field(0.0, alias="request")  # of a request
+    prompt_ns: Time | None = Field(None, alias="prompt")
+    request_ns: Time | None = Field(None, alias="request")  # of a request
     # Before it, one request after the other.
-    front_end_ns: Time = Field(0.0, alias="front_end")
-    # Most tokens of a rank in a captured graph with prompts; 0: graphs cover decodes alone; null: the engine's.
+    front_end_ns: Time | None = Field(None, alias="front_end")
+    # Most tokens of a rank in a captured graph with prompts; 0: graphs cover decodes alone.
     captured: Annotated[int | None, count(0, 1_000_000, none=True)] = None
-    # Times all times of laws, in iterations without and with prompts; null: the engine's.
+    # Times all times of laws, in iterations without and with prompts.
     decodes: Annotated[float, number(0.05, 20)] | None = None
     prompts: Annotated[float, number(0.05, 20)] | None = None  # as decodes, with prompts
     # Iterations of its engine after which a client sees a first token; it sees all tokens as late.
-    first_after: Annotated[int, count(1, 10_000)] = 1
+    first_after: Annotated[int, count(1, 10_000)] | None = None
 
 
 class LinksSpec(ServingSpec):
@@ -532,7 +532,7 @@ class ServeSpec(ServingSpec):
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
     # Such as 0.19.0: whose defaults the engine has; null: the newest that is known.
     engine_version: Annotated[str, Field(pattern=r"^v?\d+\.\d+")] | None = None
-    host: EngineHostSpec | None = None  # in place of fitted constants
+    host: EngineHostSpec | None = None  # constants in place of fitted ones
     # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2; or
     # {like: model}: from traffic, by the engine's execution, under policies.
     routing: str | RoutingSpec = "uniform"

@@ -27,7 +27,7 @@ from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER, LAWS_PROMPTS
 from archsim.serving.deployment import laws_of
 from archsim.serving.engine import ServingEngine
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
-from archsim.serving.file_engines import engine_of
+from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.groups import SELDOM, ExpertGroup
 from archsim.serving.requests import without_hashes, without_too_long
 from archsim.serving.serving import deploy, serve
@@ -105,6 +105,15 @@ PLAIN = {
     "model": "deepseek-v3", "parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}},
     "requests": {"concurrency": 32, "input": {"mean": 1000}, "output": {"mean": 100}},
 }  # fmt: skip
+
+
+def test_a_constant_by_hand_leaves_the_engine_its_others():
+    given = PLAIN | {"system": "h200_node"}
+    fitted, own = (
+        host_for(load_serving(given | {"host": host})) for host in ({}, {"iteration": "9 ms", "prompt": "0 ns"})
+    )
+    assert fitted == host_for(load_serving(given)) and fitted.sequence_ns > 0 and fitted.prompt_ns > 0
+    assert own == fitted._replace(iteration_ns=9e6, prompt_ns=0)
 
 
 @pytest.mark.parametrize(
