@@ -497,7 +497,7 @@ def test_an_iteration_of_a_wafer_that_streams_weights_is_the_sum_of_its_parts(st
 def test_the_iteration_of_fewer_requests_than_ranks_is_that_of_a_rank_with_one(prompt):
     """All wait for it, however many others have none."""
     few, one_each = ({**WAFER, "parallel": None, "workload": {
-        "trace": {"synthetic": {"prompt_tokens": prompt}}, "batch": batch, "layers": 1, "decode_steps": 1, "context": 99,
+        "trace": {"synthetic": {"prompt_tokens": prompt}}, "batch": batch, "layers": 1, "context": 99,
     }} for batch in (2, 25))  # fmt: skip
     few, one_each = (Simulator().record(prepare(load_experiment(each)).runs[0])["row"] for each in (few, one_each))
     for part in ("attention", "projections", "dense", "head"):
