@@ -323,6 +323,7 @@ def test_a_gpu_names_its_smallest_machine():
         (["h200", "b200"], {"model": "nope"}, "^model nope: unknown model"),
         (["dojo", "power", "dojo_enhanced"], {"policy": "nope"}, "nope"),
         (["dojo", "h200"], {"policy": "nope", "limits": {"tpot": "1 s"}}, "nope"),
+        (["h200", "b200"], {"model": "olmoe-1b-7b", "input_tokens": 4000, "output_tokens": 97}, "4,097 tokens.* 4,096"),
     ],
 )
 def test_what_a_side_does_not_have_is_refused(sides, asked, said):
