@@ -396,8 +396,6 @@ def machine_of(
             "it (files of archsim serve)"
         )
     own = side.experiment is not None
-    if not own:
-        model.refuse_longer(requests.prompt + requests.output, "a prompt with its output")
     context = base.workload.context if own else None
     batches = tuple(base.workload.batch) if own else ((pinned["batch"],) if pinned.get("batch") else ())
     if own and limits.given and len(batches) == 1:
