@@ -105,13 +105,13 @@ def _laws(
 
 def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
     """One iteration of a rank, or group of tensor-parallel ranks, with ``tokens``: decodes of `context_tokens` each, or
-    the prompts of its requests, all equal.
+    the prompts of its requests, all equal. Below one request a rank: of a rank that has one, as all wait for it.
     """
     one, none = np.ones(1), np.zeros(1)
     if not prompts:
-        decodes = one * tokens
+        decodes = one * (max(tokens, 1.0) if tokens else 0.0)
         return Batches(decodes, one * max(scenario.workload.context_tokens or 1, 1), none, one, one, decodes)
-    requests = one * min(scenario.batch / scenario.parallel.dp, max(tokens, 1.0))
+    requests = one * min(max(scenario.batch / scenario.parallel.dp, 1.0), max(tokens, 1.0))
     each = np.maximum(tokens / requests, 1.0)
     return Batches(none, one, requests, each, each, requests)
 

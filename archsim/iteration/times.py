@@ -389,9 +389,11 @@ def iteration_times(
 
 
 def _looked_up(table: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Rows of a table by size 0, 1, 2, ...: float64[iteration, ...]; beyond its end along its last tenth."""
+    """Rows of a table by size 0, 1, 2, ...: float64[iteration, ...]; beyond its end along its last tenth. Part of a row
+    is one.
+    """
     last = len(table) - 1
-    at = np.minimum(np.rint(size).astype(np.int64), last)
+    at = np.minimum(np.where(size > 0, np.maximum(np.rint(size), 1), 0).astype(np.int64), last)
     found = table[at]
     over = size > last
     if over.any():

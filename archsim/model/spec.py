@@ -192,6 +192,12 @@ class ModelSpec(fields.Spec):
         odd = {"zero_experts": self.zero_experts, "expert_hidden": self.expert_hidden, "gated": not self.gated}
         return tuple(key for key, value in odd.items() if value)
 
+    def refuse_longer(self, tokens: float, whose: str) -> None:
+        """Raise SpecError for a request of more tokens than its positions reach, however they are scaled."""
+        most = self.extended_positions or self.positions
+        if most is not None and tokens > most:
+            raise errors.SpecError(f"{whose}: {tokens:,.0f} tokens, but {self.name} has {most:,} positions. Give fewer")
+
     def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
         """KV cache of one token in all layers, at 2 bytes a value (BF16) unless said otherwise; windows are ignored."""
         return sums.sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)

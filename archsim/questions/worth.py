@@ -82,10 +82,12 @@ class Worth(Shown):
 
     @property
     def break_even(self) -> float | None:
-        """Decode iterations after which a rearrangement has paid for its moves and its search; None: never."""
-        before = self.rows[0].tpot_ms
-        saved_ms = before - self.best.tpot_ms
-        return (self.stall_ms + 1e3 * self.search_s) / saved_ms if saved_ms > NOTHING * before else None
+        """Decode iterations after which a rearrangement has paid for its moves and its search; None: never, or not in
+        every draw.
+        """
+        saved_ms = self.rows[0].tpot_ms - self.best.tpot_ms
+        saves = min(saved_ms / self.rows[0].tpot_ms, -self.tpot[1]) > NOTHING
+        return (self.stall_ms + 1e3 * self.search_s) / saved_ms if saves else None
 
     @property
     def verdict(self) -> str:
@@ -161,7 +163,7 @@ class Worth(Shown):
                 f"A new placement moves {cost.moved:,} experts, of which {with_unit(cost.busiest_bytes, BYTE_UNITS)} "
                 f"go to the busiest rank. That takes {self.stall_ms:,.1f} ms over its link, after a search of "
                 f"{with_unit(self.search_s * NS_PER_S, TIME_UNITS)} on this host (measured).",
-                "Moving experts is never worth it, as a token takes no less time afterwards." if even is None
+                "Moving experts is not worth it: a token does not take less time in every draw." if even is None
                 else f"Moving experts is worth it if the placement stays for {even:,.0f} decode iterations.",
                 *(f"Written for deployment: {file}" for file in self.placed.files),
             ),

@@ -12,7 +12,7 @@ from archsim.search.frontier import Crossing, crossing_of
 from archsim.search.keys import keys_sentence
 from archsim.search.machines import MOST_BATCH
 from archsim.show.units import listing, percent, significant, with_prefix
-from archsim.uncertainty.estimate import SURE, OptionPair
+from archsim.uncertainty.estimate import NO_DIFFERENCE, SURE, OptionPair
 from archsim.uncertainty.plateau import PLATEAU, best_value
 
 WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines is recommended
@@ -145,13 +145,13 @@ def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
         any_turn = True
         yield _turn_sentence(found, turn, one, other, equal)
     if not any_turn:
-        ahead = found.over_grid[one][0] > found.over_grid[other][0]
-        which = one if ahead.mean() > 0.5 else other
+        rates = found.over_grid[one][0], found.over_grid[other][0]
+        leads = [at for at, (a, b) in ((one, rates), (other, rates[::-1])) if (a > (1 + NO_DIFFERENCE) * b).all()]
         fast = 1e9 / found.grid[0]
         slow = 1e9 / found.grid[-1]
         yield (
             f"the order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s per user"
-            + (f" ({found.sides[which].side.label} is ahead throughout)" if abs(ahead.mean() - 0.5) == 0.5 else "")
+            + (f" ({found.sides[leads[0]].side.label} is ahead throughout)" if len(leads) == 1 else "")
         )
 
 

@@ -179,6 +179,8 @@ def compare_machines(
     shared = _common_model(sides, model)
     bases = [machines.base_of(side, shared) for side in sides]
     of = bases[0].models[0]
+    if any(side.experiment is None for side in sides):
+        of.refuse_longer(requests.prompt + requests.output, "a prompt with its output")
     found: list[Machine] = []
     for at, (side, base) in enumerate(zip(sides, bases, strict=True)):
         among: Sequence[Any] = ()

@@ -68,9 +68,12 @@ class ServedWhy(tables.Shown):
         best = next(iter(self.levers), None)
         if best is None or max(-best.ttft, -best.tpot, best.goodput) < NOTHING:
             return f"{self.name} spends {spent}, and nothing that was tried would help."
+        other = min(self.levers, key=lambda each: each.tpot)
+        of_tpot = f" for both; {other.what} would make TPOT {less_or_more(other.tpot)}"
         return (
             f"{self.name} spends {spent}; with {best.what}, TPOT would be {less_or_more(best.tpot)} and TTFT "
-            f"{less_or_more(best.ttft)}, which helps most of all that was tried."
+            f"{less_or_more(best.ttft)}, which helps most of all that was tried"
+            f"{of_tpot if other.tpot < best.tpot - NOTHING else ''}."
         )
 
     def __repr__(self) -> str:

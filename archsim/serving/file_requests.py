@@ -30,6 +30,9 @@ def requests_of(serving: Serving) -> Requests:
                 f"{serving.trace}: all requests arrive at once: there is no rate that loads.rates could change; "
                 "leave rates out, or give requests.concurrency and loads.clients"
             )
+        if given.total and given.total > len(found.input):
+            fewer = f"It has {len(found.input):,} requests, fewer than the {given.total:,} of requests.count."
+            found = found._replace(read_as=f"{found.read_as} {fewer}".strip())
         found = drawn.first(found, given.total) if given.total else found
     found = _in_classes(found, given, serving.spec.scheduler.order, serving.spec.slo.ttft_ns)
     return drawn.within_positions(found, serving.model, str(serving.trace or "requests"))

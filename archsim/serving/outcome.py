@@ -11,7 +11,7 @@ import numpy as np
 from archsim.base.errors import capital
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
-from archsim.iteration.constants import ANY, Host, ResidualRow, residual_of
+from archsim.iteration.constants import ANY, NONE, Host, ResidualRow, residual_of
 from archsim.iteration.machine import has_measured_links, is_measured
 from archsim.laws.calibration_files import DEFAULT_CALIBRATION
 from archsim.runs.physical_laws import law_sentence
@@ -296,10 +296,11 @@ def range_of(serving: Serving, measures: Measures) -> str:
     prefill and decode have the ranges of such pools.
     """
     spec, found, pools = serving.spec, measured_residual(serving), serving.spec.disaggregated != "none"
+    engine = "any engine" if spec.engine == NONE else spec.engine
     if spec.host is not None or (found is None and not pools):
         return ""
     if found is None:
-        return f"There is no range for mean TTFT and TPOT, as {spec.engine} was not measured in such pools."
+        return f"There is no range for mean TTFT and TPOT, as nobody measured {engine} in such pools."
     whose = "a GPU that is left out" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
     whose += ", prompts and decodes on separate engines" if pools else ""
     ranges = [
@@ -307,12 +308,12 @@ def range_of(serving: Serving, measures: Measures) -> str:
         for name, of, (low, high) in (("TTFT", measures.ttft, found.ttft), ("TPOT", measures.tpot, found.tpot))
         if of != UNDEFINED
     ]
-    come = f"{found.groups} groups of measurements of {spec.engine} on {whose}"
+    come = f"{found.groups} groups of measurements of {engine} on {whose}"
     if found.unseen:
         what = (
             "nobody measured this GPU with this dtype"
             if found.unmeasured
             else "this version was not measured (engine_version)"
         )
-        come = f"{found.groups} pages of another lab: under {spec.engine}, {what}"
+        come = f"{found.groups} pages of another lab: under {engine}, {what}"
     return f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from {come}."

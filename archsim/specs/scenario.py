@@ -35,6 +35,7 @@ class Scenario:
 
     def refuse_undeployed(self) -> None:
         """Raise SpecError for a deployment that the machine cannot have, or that experiments do not model."""
+        self.model.refuse_longer(self.workload.context_tokens or 0, "workload.context")
         if (own := getattr(own_execution(self.assumptions.execution), "refuse_undeployed", None)) is not None:
             own(self)
             return

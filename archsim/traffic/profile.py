@@ -110,7 +110,7 @@ def profile(trace: Trace) -> Profile:
     return Profile(
         trace=trace,
         layers=layers,
-        halves={name: (_mean(values), _mean(of_other[name])) for name, values in of_one.items()}
+        halves={name: (_mean(of_one[name]), _mean(of_other[name])) for name in of_one.keys() & of_other.keys()}
         | {name: _each_by_the_other(*tables) for name, tables in pairs.items()},
         coverage={name: np.nanmean(statistics.cumulative_coverage(table, POINTS), axis=0) for name, table in tables.items() if len(table)},  # noqa: E501
         heat={name: _conditional(table[min(middle, len(table) - 1)]) for name, table in tables.items() if len(table)},
@@ -176,13 +176,15 @@ def _agreement(found: Profile) -> Insight:
         np.concatenate([found.layers[f"{name}_{kind}"] for name in ("cross_layer", "cross_token")])
         for kind in ("agreement", "ceiling")
     )
-    strong = float((values >= statistics.STRONG).mean())
+    strong, agree = float((values >= statistics.STRONG).mean()), _mean(most)
+    if np.isnan(agree):
+        return Insight(1, claim, "the trace has no two halves that have both phases", "not measurable")
     measured = (
         f"Spearman of the heatmaps {np.nanmean(values):.2f} (mean), at least {statistics.STRONG} in {strong:.0%} of "
-        f"them; two halves of the requests agree by {np.nanmean(most):.2f}, more no trace of this length can show; "
+        f"them; two halves of the requests agree by {agree:.2f}, more no trace of this length can show; "
         f"Spearman of the loads {found.mean('prefill_decode_spearman'):.2f}"
     )
-    if strong < 0.5 and np.nanmean(most) < statistics.STRONG:
+    if strong < 0.5 and agree < statistics.STRONG:
         return Insight(1, claim, f"{measured}: the trace is too short", "not measurable")
     return Insight(1, claim, measured, _verdict(strong >= 0.5))
 

@@ -493,6 +493,18 @@ def test_an_iteration_of_a_wafer_that_streams_weights_is_the_sum_of_its_parts(st
     assert streamed["iteration_experts_ns"] == pytest.approx(streamed["decode_step_ns"])
 
 
+@pytest.mark.parametrize("prompt", [0, 16])
+def test_the_iteration_of_fewer_requests_than_ranks_is_that_of_a_rank_with_one(prompt):
+    """All wait for it, however many others have none."""
+    few, one_each = ({**WAFER, "parallel": None, "workload": {
+        "trace": {"synthetic": {"prompt_tokens": prompt}}, "batch": batch, "layers": 1, "context": 99,
+    }} for batch in (2, 25))  # fmt: skip
+    few, one_each = (Simulator().record(prepare(load_experiment(each)).runs[0])["row"] for each in (few, one_each))
+    for part in ("attention", "projections", "dense", "head"):
+        for name in (f"iteration_{part}_ns", f"prefill_iteration_{part}_ns")[: 2 if prompt else 1]:
+            assert few[name] == pytest.approx(one_each[name]) and few[name] > 0, name
+
+
 def test_twice_the_links_halve_what_bytes_take_of_an_all_reduce(streamed):
     """Latency of a step stays, and nothing else of the attention side changes."""
     faster, later = wafer("systems.0.d2d.bandwidth=3 TB/s"), wafer("systems.0.d2d.hop_latency=400 ns")

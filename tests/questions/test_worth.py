@@ -103,9 +103,10 @@ def test_the_verdict_follows_from_the_range(found, tpot, goodput, said):
 def test_the_break_even_is_moves_and_search_over_what_an_iteration_saves(found):
     rows = (replace(found.rows[0], tpot_ms=2.0), *found.rows[1:])
     best = replace(found.best, tpot_ms=1.9)
-    one = replace(found, rows=rows, best=best, stall_ms=50.0, search_s=0.05)
+    one = replace(found, rows=rows, best=best, tpot=(-0.06, -0.04), stall_ms=50.0, search_s=0.05)
     assert one.break_even == pytest.approx(1000)
     assert replace(one, best=replace(best, tpot_ms=2.0)).break_even is None
+    assert replace(one, tpot=(-0.5, 0.1)).break_even is None  # a draw in which it gains nothing
 
 
 def test_loads_of_one_matrix_are_refused(tmp_path):

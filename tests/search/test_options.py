@@ -28,7 +28,7 @@ from archsim.search.machines import NEAR, best_of
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.worlds import off_of
 from archsim.serving.answers.sure import ServedOption, headline_sentence
-from archsim.show.units import times_text
+from archsim.show.units import times_text, with_prefix
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
@@ -167,6 +167,16 @@ def test_as_many_replicas_as_machines_serve_as_much(files):
     assert found.pair(0, 1, "machines").ratio == pytest.approx((4.0, 4.0, 4.0))
     assert found.pair(0, 1, "usd").ratio == pytest.approx((1.0, 1.0, 1.0))
     assert "a tie" in found.sentence
+
+
+def test_a_machine_is_never_ahead_of_itself(files):
+    assert "ahead" not in compare("die4.yaml", "die4.yaml", samples=0, batch=64).sentence
+
+
+def test_the_price_at_which_two_serve_as_much_is_that_of_the_ratio_in_the_sentence(files):
+    found = compare("die4.yaml", "rival.yaml", samples=16, batch=64)
+    even = found.pair(0, 1, "machines").ratio.p50 * found.sides[1].usd[0]
+    assert f"if die4 costs {with_prefix(even)} USD" in found.reasons[-1]
 
 
 def test_a_machine_with_all_rates_twice_as_high(files):
@@ -323,6 +333,7 @@ def test_a_gpu_names_its_smallest_machine():
         (["h200", "b200"], {"model": "nope"}, "^model nope: unknown model"),
         (["dojo", "power", "dojo_enhanced"], {"policy": "nope"}, "nope"),
         (["dojo", "h200"], {"policy": "nope", "limits": {"tpot": "1 s"}}, "nope"),
+        (["h200", "b200"], {"model": "olmoe-1b-7b", "input_tokens": 4000, "output_tokens": 97}, "4,097 tokens.* 4,096"),
     ],
 )
 def test_what_a_side_does_not_have_is_refused(sides, asked, said):

@@ -1,6 +1,7 @@
 """Turns that wait for answers, orders of waiting, stores of KV and ranks that fail: cases derived by hand."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -536,6 +537,12 @@ def offloaded(**given):
     serving = load_serving({**SHARING, "expert_offload": {"bandwidth": "50 GB/s", **given}})
     engine = engine_of(serving, serving.spec.parallel)
     return serving, engine, laws_of(engine, Scheduler.of(serving.spec.scheduler))[0]
+
+
+def test_a_note_never_says_that_a_token_lacks_more_experts_than_it_takes():
+    """Ranks whose popular experts differ: the one that loads most is not each of them."""
+    _, engine, _ = offloaded(resident=0.0, popularity={"synthetic": {"popularity_skew": 2}, "layers": 2})
+    assert 1 < float(re.search(r"lacks ([\d.]+)", engine.offload.note)[1]) <= 8
 
 
 def test_loads_that_nobody_names_wait_for_the_router():

@@ -198,13 +198,19 @@ def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tm
     from archsim.serving.file_requests import notes_of_requests, requests_of
     from archsim.specs.serving_files import load_serving
 
-    def asked(model, *prompts):
+    def asked(model, *prompts, count=None):
         rows = "".join(f"{at},{each},10\n" for at, each in enumerate(prompts))
         path = written(tmp_path, "v.csv", f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
-        serving = load_serving({"system": "h200_node", "model": model, "requests": {"trace": str(path)}})
+        serving = load_serving(
+            {"system": "h200_node", "model": model, "requests": {"trace": str(path), "count": count}}
+        )
         return notes_of_requests(serving, requests_of(serving))
 
     assert len(asked("olmoe-1b-7b", 10, 4086)) == 1
+    for count, fewer in ((2, False), (3, True)):
+        assert (
+            "2 requests, fewer than the 3 of requests.count" in asked("olmoe-1b-7b", 10, 10, count=count)[0]
+        ) == fewer
     for model, tokens, told in (
         ("olmoe-1b-7b", 4087, "olmoe-1b-7b has 4,096 positions,"),
         ("qwen3-235b-a22b", 300_000, "qwen3-235b-a22b has 40,960 positions .131,072 if"),

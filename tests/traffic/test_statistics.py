@@ -191,6 +191,12 @@ def profile_llama(shared):
     return profile(trace)
 
 
+def test_one_request_has_a_profile_without_halves():
+    found = profile(trace_of([[[[0, 1], [2, 3]], [[0, 2], [2, 1]], [[3, 0], [1, 0]]]]))
+    assert "prefill_decode_spearman" in found.layers and "prefill_decode_spearman" not in found.halves
+    assert insights(found)[0].verdict == "not measurable"
+
+
 def test_insights_have_measured_support(profile_llama):
     found = insights(profile_llama)
     assert [each.number for each in found] == [1, 2, 3, 4, 5, 6]

@@ -78,7 +78,7 @@ def whole_iteration(run: Finished) -> dict[str, Any]:
             continue
         tokens = run.demand.tokens_of_step[0] if phase == PREFILL else scenario.batch
         all_ns = ns / iterations * len(scenario.model.moe_layer_ids) / outcome.step_ns.shape[1]
-        batch = batch_of(scenario, float(tokens) / scenario.parallel.dp, prompts=phase == PREFILL)
+        batch = batch_of(scenario, float(tokens) / min(scenario.parallel.dp, scenario.batch), prompts=phase == PREFILL)
         moe = ExpertLayer(*(all_ns * parts / parts.sum()).tolist())
         causes = iteration_ns(scenario, laws, batch, moe, sms_share(scenario.system, scenario.assumptions))
         found["attention_law"] = "; ".join(laws.notes) or None
