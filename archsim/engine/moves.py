@@ -95,8 +95,7 @@ def send_once_to(
     if anywhere is not None:
         tokens = np.maximum(origins.sum(axis=1, keepdims=True) / sizes.top_k, 1.0)
         found = send_once_to(groups, plan, origins, routing, sizes, hops)
-        further = (np.stack([np.bincount(of, row, to.shape[1]) for row in anywhere])
-                   for of, to in zip(groups, found, strict=True))  # fmt: skip
+        further = [np.stack([np.bincount(of, row, of.max() + 1) for row in anywhere]) for of in groups]
         return [to + more * (1 - to / tokens) for to, more in zip(found, further, strict=True)]
     dies = len(hops)
     taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)

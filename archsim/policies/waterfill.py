@@ -145,12 +145,10 @@ def waterfill_rule(
 
     Waterfill in expectation rather than by a draw for each token. Dies with fewer than ``least_tokens`` tokens keep
     theirs, as in SGLang. ``loads``: "all" is SGLang's dynamic mode: the load of a die is that of all pairs and of its
-    own tokens, and a token may go to its own die and to those that its experts are on; it stays where none of them
-    has slack. "own" is the static mode, which SGLang takes where ``--init-expert-location`` gives loads: the load is
-    that of the die's own pairs, and a token may go to any die. ``kernel`` is the engine's.
+    own tokens, and a token may go to its own die and to those that its experts are on, or stays if none has slack.
+    "own" is the static mode (--init-expert-location): of the die's own pairs, to any die. ``kernel`` is the engine's.
     """
-    total = int(tokens.sum())
-    everybody = shared_weights(np.round(load.sum(axis=0)).astype(np.int64) + tokens, total)[2]
+    everybody = shared_weights(np.round(load.sum(axis=0)).astype(np.int64) + tokens, int(tokens.sum()))[2]
     sent = np.diag(tokens).astype(np.int64)
     for die in np.flatnonzero(tokens >= max(1, least_tokens)).tolist():
         if loads == "own":
