@@ -112,7 +112,7 @@ class ExpertParallel:
         """The times of a step; nothing is counted."""
         demand = order.demand
         tokens, computed = origins_of(demand).sum(axis=1, dtype=np.int64) / demand.top_k, order.plan
-        if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
+        if order.plan.shared is not None:
             tokens = order.plan.shared.sum(axis=0).astype(float)
             if self._fused_pairs:  # an expert more in the kernel of every rank
                 computed, tokens = _with_expert(order.plan, tokens * self._fused_pairs), np.zeros_like(tokens)

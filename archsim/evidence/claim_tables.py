@@ -31,11 +31,6 @@ from microarch.silicon.technology import TECHNOLOGIES
 Rows = list[dict[str, Any]]
 
 
-def constants(**values: Any) -> Rows:
-    """One row of what is given."""
-    return [values]
-
-
 def decision_hardware(technology: str = "n5") -> Rows:
     """A row a part of table II of the wafer paper, by its parameters: ``area_mm2`` and ``power_mw`` of all copies,
     ``mib`` of a table; and a row ``total``. technology: n5, or scaled: older cells shrunk by the node's name.
@@ -143,7 +138,7 @@ def path_tables(models: Sequence[str], tokens: int = 40_000, path_length: int = 
     """A row a traffic preset: ``accuracy``, % of a token's experts that Lina's table of paths predicts.
 
     The table is counted over the top-1 experts of as many ``tokens`` of other requests, in layers of the middle of the
-    model; popularity alone predicts ``popular`` %.
+    model.
     """
     rows = []
     for name in models:
@@ -157,13 +152,8 @@ def path_tables(models: Sequence[str], tokens: int = 40_000, path_length: int = 
         top1 = trace.experts[:, :, 0].T.astype(np.int64)
         actual = trace.experts[half:, -1].astype(np.int64)
         table = lina.lina_fit(top1[:, :half], path_length, trace.num_experts)
-        often = np.bincount(trace.experts[:half, -1].ravel(), minlength=trace.num_experts)
-        popular = np.tile(np.argsort(-often, kind="stable")[: trace.top_k], (len(actual), 1))
         predicted = table.predict(top1[:, half:], trace.top_k)[-1]
-        found = {"accuracy": predicted, "popular": popular}
-        rows.append(
-            {"model": name} | {key: 100 * lina.prediction_accuracy(each, actual)[0] for key, each in found.items()}
-        )
+        rows.append({"model": name, "accuracy": 100 * lina.prediction_accuracy(predicted, actual)[0]})
     return rows
 
 

@@ -143,20 +143,21 @@ def waterfill_rule(
 ) -> np.ndarray:
     """Dies below the waterline take tokens in proportion to their slack, other dies' tokens at 10/11 of it.
 
-    Waterfill in expectation rather than by a draw for each token. A token may go to its own die and to those that its
-    experts are on, and stays where none of them has slack. Dies with fewer than ``least_tokens`` tokens keep theirs,
-    as in SGLang. ``loads``: "own" is SGLang's static mode: the waterline of a die is that of its own pairs and shared
-    slots. ``kernel`` is the engine's.
+    Waterfill in expectation rather than by a draw for each token. Dies with fewer than ``least_tokens`` tokens keep
+    theirs, as in SGLang. ``loads``: "all" is SGLang's dynamic mode: the load of a die is that of all pairs and of its
+    own tokens, and a token may go to its own die and to those that its experts are on, or stays if none has slack.
+    "own" is the static mode (--init-expert-location): of the die's own pairs, to any die. ``kernel`` is the engine's.
     """
-    if loads == "own":
-        own = [shared_weights(np.round(load[die]).astype(np.int64), int(count)) for die, count in enumerate(tokens)]
-        weights = np.stack([found[2][die] for die, found in enumerate(own)])
-    else:
-        weights = shared_weights(np.round(load.sum(axis=0)).astype(np.int64), int(tokens.sum()))[2]
+    everybody = shared_weights(np.round(load.sum(axis=0)).astype(np.int64) + tokens, int(tokens.sum()))[2]
     sent = np.diag(tokens).astype(np.int64)
     for die in np.flatnonzero(tokens >= max(1, least_tokens)).tolist():
-        if weights[die].any():
-            sent[die] = whole_shares(int(tokens[die]), _drawn_of_visited(weights[die], load[die], tokens[die], die))
+        if loads == "own":
+            shares = shared_weights(np.round(load[die]).astype(np.int64), int(tokens[die]))[2][die].astype(float)
+        elif everybody[die].any():
+            shares = _drawn_of_visited(everybody[die], load[die], tokens[die], die)
+        else:
+            continue
+        sent[die] = whole_shares(int(tokens[die]), shares)
     return sent
 
 

@@ -44,6 +44,7 @@ from archsim.engine.moves import (
     expected_ranks,
     received_of_experts,
     send_once,
+    send_once_to,
     send_selections,
     send_tokens,
     vector_bytes,
@@ -347,6 +348,22 @@ def test_the_expected_number_is_the_mean_of_random_routing():
         distinct = 1 + np.count_nonzero(np.diff(ranks_of, axis=1), axis=1)
         assert expected_ranks(sizes, ranks) == pytest.approx(distinct.mean(), rel=0.005)
         assert sizes.top_k / expected_ranks(sizes, ranks) == pytest.approx(published, abs=0.01)
+
+
+def test_a_shared_expert_anywhere_is_a_vector_where_the_token_has_no_other():
+    """Against dies that are chosen token by token, in proportion to those that are given."""
+    plan, origins, routing = drawn(5, 20_000, 8, 2, 4, split=False)
+    chosen = np.random.default_rng(5).choice(4, 20_000, p=[0.1, 0.2, 0.3, 0.4])
+    anywhere = np.zeros((4, 4), np.int64)
+    np.add.at(anywhere, (routing.die, chosen), 1)
+    die_of = plan.die[np.searchsorted(plan.expert, np.arange(8))]
+    for group in (np.arange(4), np.arange(4) // 2):
+        counted = np.zeros((4, group.max() + 1))
+        for experts, home, shared in zip(routing.experts, routing.die, chosen, strict=True):
+            counted[home, list({*group[die_of[experts]], group[shared]})] += 1
+        sent = send_once_to([group], plan, origins, routing, Sizes(8, 2), NO_HOPS, anywhere)[0]
+        assert sent == pytest.approx(counted, rel=0.03)
+        assert sent.sum() > send_once_to([group], plan, origins, routing, Sizes(8, 2), NO_HOPS)[0].sum()
 
 
 def test_skewed_experts_are_sent_less_often():

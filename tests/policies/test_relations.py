@@ -98,11 +98,11 @@ def test_craft_takes_replicas_while_they_gain_a_twentieth_of_the_first():
 
 
 def test_a_die_that_knows_its_own_loads_alone_fills_what_they_leave():
-    # die 0 sends 6 pairs to itself and 2 to die 1; 4 shared slots: waterline 6; slack 0 and 4. Of its tokens, 7 in 16
-    # visit die 1
+    # die 0 sends 6 pairs to itself and 2 to die 1; 4 shared slots: waterline 6; slack 0 and 4. All go to die 1,
+    # whether they visit it or not
     load = np.array([[6, 2], [0, 0]])
     sent = waterfill_rule(np.array([4, 0]), load, least_tokens=1, loads="own")
-    assert sent.tolist() == [[2, 2], [0, 0]]
+    assert sent.tolist() == [[0, 4], [0, 0]]
     holders = np.array([[1, 0], [0, 1]], bool)
     plan = home(view([6, 2], holders))
     assert sent_pairs(plan, np.array([[4, 1], [2, 1]])).tolist() == [[4, 1], [2, 1]]

@@ -170,6 +170,7 @@ class PortMoves:
         self._grid, self._fabric = grid, fabric
         self._arrive = bounds if analytical else arrivals
         self._kernel = KERNELS[assumptions.dispatch]
+        self._anywhere = scenario.policy.shared.params.get("loads") == "own"  # shared experts run on any die
         self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
         self._laws = {
@@ -191,7 +192,8 @@ class PortMoves:
                 vectors = np.full(vectors.shape, vectors.max())
             return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[state.DISPATCH]))
         groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
-        found = send_once_to(groups, plan, origins_of(demand), demand.routing, self._sizes, hops)
+        anywhere = plan.shared if self._anywhere else None
+        found = send_once_to(groups, plan, origins_of(demand), demand.routing, self._sizes, hops, anywhere)
         flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[state.DISPATCH])
         return Sent(found[0], found[0].sum(axis=0), flows)
 
