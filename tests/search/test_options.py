@@ -22,6 +22,7 @@ from archsim.search.answer import answer as answer_of
 from archsim.search.beside import deployment_on
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import MOVED, moved_limits, pair_sentence, short
+from archsim.search.deployments import DeploymentComparison
 from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
 from archsim.search.limits import Limits
@@ -430,6 +431,15 @@ def test_a_limit_that_some_samples_miss_is_not_called_the_value():
     both = SimpleNamespace(options=(one, two), judged="goodput_per_s")
     said = pair_sentence(both, "a", "b", {"a": 1, "b": 1}, "", {"ttft": 2000.0}, {0.9: 1.1, 1.1: 1.0}, False)
     assert "some samples miss the limit of 2,000 ms for TTFT" in said
+
+
+def test_limits_that_no_deployment_keeps_name_the_nearest():
+    both = tuple(of_samples(name, *np.array([[0, 0], [400, 500], [tpot, 30]])) for name, tpot in (("a", 40), ("b", 25)))
+    found = DeploymentComparison(
+        SimpleNamespace(options=both, judged="goodput_per_s"), ("a", "b"), (), "machines", {"a": 1, "b": 1},
+        {"ttft": 2000.0, "tpot": 20.0}, {"a": 1, "b": 1}, False, {},
+    )  # fmt: skip
+    assert "nearest is b, with TTFT 450 of 2,000 ms and TPOT 28 of 20 ms" in found.sentence
 
 
 def test_a_key_that_has_no_effect_is_said_to_have_none():
