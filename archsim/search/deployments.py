@@ -59,7 +59,7 @@ class DeploymentComparison(tables.Shown):
         """Both values, their difference with its range, and whether it is a tie."""
         first, *others = [name for name in self.names if name not in dict(self.refused)]
         if not others:
-            return f"{self.sure.sentence}.{self._refused_text()}"
+            return f"{self._refused_text()} {self.sure.sentence}.".strip()
         per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
         if len(others) > 1:
             said = best_sentence(self.sure, (first, *others), self.amounts, per, self.devices, self.limits_ms)
