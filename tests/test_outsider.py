@@ -301,7 +301,7 @@ def test_an_outsider_adds_a_measured_kind_of_attention(folder):
     plain, _ = served(folder, "plain")
     mine, page = served(folder, "mine", model=OWN_MODEL)
     assert mine["mean_tpot_ms"] < plain["mean_tpot_ms"]
-    assert "mine:Averaged attention, decode: 6 points; 0% off (median), each by the others" in page
+    assert "mine:Averaged attention, decode: 6 points; 0\u00a0% off (median), each by the others" in page
     assert "mine:Averaged attention: a roofline, not measured" in page  # its prompts
 
 
@@ -320,4 +320,4 @@ engine: analytical
 def test_a_page_of_runs_tells_whose_attention_it_is(folder):
     row = swept(folder, "mine", CLUSTER.replace("OWN_MODEL", OWN_MODEL))
     assert row["iteration_attention_ns"] > 0
-    assert ": 6 points; 0% off" in (folder / "mine" / "index.html").read_text()
+    assert ": 6 points; 0\u00a0% off" in (folder / "mine" / "index.html").read_text()

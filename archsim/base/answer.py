@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from archsim.base.errors import sentence
+from archsim.base.errors import sentence, spaced
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,14 @@ class Answer:
     def _repr_html_(self) -> str:
         parts = (each if isinstance(each, str) else _html_of(each) for each in self.parts)
         notes = (f"Note: {sentence(note)}" for note in self.notes)
-        return "\n".join(each if each.startswith("<table") else f"<p>{escape(each)}</p>" for each in (*parts, *notes))
+        return "\n".join(
+            each if each.startswith("<table") else f"<p>{escape(spaced(each))}</p>" for each in (*parts, *notes)
+        )
 
 
 def _html_of(grid: Grid) -> str:
     """The table, with its title above."""
     title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
     heads = "".join(f"<th>{escape(head)}</th>" for head in grid.heads) if grid.has_heads else ""
-    rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in grid.rows if row is not None)
+    rows = ("".join(f"<td>{escape(spaced(cell))}</td>" for cell in row) for row in grid.rows if row is not None)
     return f"<table>{title}<tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

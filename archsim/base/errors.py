@@ -4,6 +4,7 @@ Every message says where (file, line, key or request), what was found, what was 
 the nearest valid name. The command line prints the message alone; a traceback always means a defect in archsim.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -35,6 +36,7 @@ class PlacementError(ArchsimError):
 # The nearest valid name, for error messages.
 
 _CLOSE, _PART = 0.65, 0.5  # least likeness of a name that is meant, and of one that is part of the other
+_PERCENT = re.compile(r"(?<=\d)%(?!\w)")
 _BEGUN = 5  # letters that a name begins with
 
 
@@ -79,6 +81,11 @@ def in_words(number: float) -> str:
 def sentence(text: str) -> str:
     """The text with a full stop at its end, where it has none."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def spaced(text: str) -> str:
+    """``71%`` → ``71 %``: what a reader sees has a space, which does not break, before the sign."""
+    return _PERCENT.sub("\u00a0%", text)
 
 
 def capital(text: str) -> str:

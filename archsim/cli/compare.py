@@ -45,7 +45,8 @@ def run_compare(args: argparse.Namespace) -> Answer:
         if isinstance(found, OptionComparison):
             sure = Answer([f"- {each}" for each in found.reasons], found.notes)
         else:
-            sure = found.sure.as_answer()
+            own = found.sure.as_answer()
+            sure = Answer(own.parts[1:], own.notes)  # all but its sentence
     parts = (*answer.parts, *sure.parts, f"report: {folder / 'index.html'}")
     return Answer(parts, (*answer.notes, *sure.notes), answer.result)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base import code_digest, yaml
-from archsim.base.errors import ArchsimError, SpecError, sentence, spoken
+from archsim.base.errors import ArchsimError, SpecError, sentence, spaced, spoken
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def print_parts(parts: Iterable[Part]) -> None:
     """
     for part in parts:
         if isinstance(part, str):
-            print(part, flush=True)
+            print(spaced(part), flush=True)
             continue
         table = grid(*part.columns, title=part.title, numbers=tuple(part.numbers))
         for column in table.columns[len(part.columns) :] if part.wraps else ():
@@ -55,7 +55,7 @@ def print_parts(parts: Iterable[Part]) -> None:
             if row is None:
                 table.add_section()
             else:
-                table.add_row(*row, style="bold" if part.headings and not any(row[1:]) else None)
+                table.add_row(*map(spaced, row), style="bold" if part.headings and not any(row[1:]) else None)
         print_fitting(table, part.least or len(table.columns))
 
 
@@ -68,7 +68,7 @@ def print_answer(found: Answer) -> None:
 def print_notes(notes: Iterable[str]) -> None:
     """Caveats of results, one line each, on stderr."""
     for note in notes:
-        print(f"note: {sentence(note)}", file=sys.stderr)
+        print(f"note: {spaced(sentence(note))}", file=sys.stderr)
 
 
 def print_json(result: Any) -> None:

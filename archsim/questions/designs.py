@@ -47,7 +47,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
 }  # fmt: skip
 
 _NAMES = {
-    "iteration_ns": "a whole decode iteration",
+    "iteration_ns": "a whole decode iteration", "throughput_tokens_per_s": "throughput of MoE layers",
     "decision_exposed_ns": "decisions waited for", "hbm_bytes": "HBM, all", "link_bytes": "links, bytes times hops",
     "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy per token", "power_w": "power",
     "cost_usd": "price", "die_mm2": "area of a die", "silicon_mm2": "area of all dies",

@@ -54,7 +54,7 @@ def answer(found: DesignComparison) -> str:
         ratio = units.times_text(by, min(ends.p05, by), max(ends.p95, by), within)
     elif tied:
         return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
-    said = f"{faster} has {ratio} the throughput of {slower}"
+    said = f"{faster} has {ratio} the throughput of {slower}{', by whole iterations' if all(whole) else ''}"
     models = [row["model"] for row in found.rows]
     if models[0] != models[1]:
         said += f", by tokens of two models ({found.a} serves {models[0]}, {found.b} {models[1]}; choose with --model)"

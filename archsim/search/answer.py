@@ -26,15 +26,13 @@ def answer(found: OptionComparison) -> str:
     able = [each for each in sides if each.rates[0] > NEVER]
     if len(sides) == 1 or len(able) == 1:
         alone = able[0]
-        rates = alone.rates[1:] if found.samples else alone.rates
-        low, high = np.quantile(rates, (0.05, 0.95))
+        low, middle, high = (with_prefix(value) for value in (alone.range.p05, alone.range.p50, alone.range.p95))
         unable = [each.side.label for each in sides if each not in able]
         cannot = f", and {listing(unable)} cannot keep that" if unable else ""
         users = f"{alone.side.machines * alone.chosen.way.engines * alone.batch.batch:,}"
         return (
-            f"{_begin(found)}{alone.side.label} serves {with_prefix(float(np.median(rates)))} tokens per second "
-            f"({with_prefix(float(low))} to {with_prefix(float(high))}) to {users} users at a time{cannot}."
-            f"{_size(found)}"
+            f"{_begin(found)}{alone.side.label} serves {middle} tokens per second ({low} to {high}) to {users} users "
+            f"at a time{cannot}.{_size(found)}"
         )
     order = sorted(range(len(sides)), key=lambda at: -float(np.median(sides[at].per(found.equal))))
     first, pairs = (0, [(0, 1)]) if len(sides) == 2 else (order[0], [(order[0], at) for at in order[1:]])

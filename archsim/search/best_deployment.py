@@ -104,6 +104,10 @@ def _edges(sure: ServedSure, name: str, limits_ms: Mapping[str, float]) -> str:
             continue
         middle, spread = _written(found)
         limit = limits_ms.get(column.partition("_")[0])
-        edge = f", at the limit of {limit:g} {unit}" if limit and found.p05 <= limit <= found.p95 else ""
+        edge = (
+            f", whose range includes the limit of {limit:,g} {unit}"
+            if limit and found.p05 <= limit <= found.p95
+            else ""
+        )
         said.append(f"{what} is {middle} {unit} ({spread}){edge}")
     return f" {listing(said)} there." if said else ""

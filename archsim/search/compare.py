@@ -25,7 +25,7 @@ from archsim.search.options import EQUALS, FIRST, Requests, Side, largest_model
 from archsim.show.units import listing, percent
 from archsim.specs import references
 from archsim.specs.experiment import ExperimentSpec
-from archsim.uncertainty.estimate import OptionPair, pair
+from archsim.uncertainty.estimate import Interval, OptionPair, interval, pair
 
 if TYPE_CHECKING:
     import pandas
@@ -64,6 +64,11 @@ class Compared:
     @property
     def side(self) -> Side:
         return self.machine.side
+
+    @property
+    def range(self) -> Interval:
+        """Of the rates in samples, or of the one without a draw."""
+        return interval(self.rates[1:] if len(self.rates) > 1 else self.rates)
 
     def amount(self, equal: str) -> np.ndarray | float:
         """How much of a budget all machines are."""
@@ -153,7 +158,8 @@ class OptionComparison(Shown):
             "sides": [
                 {
                     "side": each.side.label, "way": each.chosen.way.label, "batch": each.batch.batch,
-                    "tokens_per_s": float(each.rates[0]), "usd": float(each.usd[0]),
+                    "tokens_per_s": each.range.p50, "tokens_per_s_p05": each.range.p05,
+                    "tokens_per_s_p95": each.range.p95, "usd": float(each.usd[0]),
                     "iteration_ms": each.batch.ns / 1e6,
                     "parts_ms": {name: ns / 1e6 for name, ns in each.batch.parts_ns.items()},
                 }

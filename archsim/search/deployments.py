@@ -13,19 +13,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from archsim.base import errors, tables
 from archsim.base.errors import capital
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
 from archsim.serving.answers.runs import ServePlan, describe_values, serve_plan, shown
-from archsim.serving.answers.sure import ServedOption, ServedSure, find_sure, write_sure
+from archsim.serving.answers.sure import HEADLINES, ServedOption, ServedSure, find_sure, write_sure
 from archsim.serving.measures import rent_of
-from archsim.show.units import listing
+from archsim.show.units import listing, significant
 from archsim.specs import serving_files
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_keys import full_key
 
+GOODPUT = "goodput_per_s"
 SAMPLES = 16  # each is served
 MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 10 to 40 s of one core
 
@@ -56,7 +59,7 @@ class DeploymentComparison(tables.Shown):
         """Both values, their difference with its range, and whether it is a tie."""
         first, *others = [name for name in self.names if name not in dict(self.refused)]
         if not others:
-            return f"{self.sure.sentence}.{self._refused_text()}"
+            return f"{self._refused_text()} {self.sure.sentence}.".strip()
         per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
         if len(others) > 1:
             said = best_sentence(self.sure, (first, *others), self.amounts, per, self.devices, self.limits_ms)
@@ -65,7 +68,25 @@ class DeploymentComparison(tables.Shown):
                 self.sure, first, others[0], self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop
             )
         begin = f"{self.idle}. " if self.idle else ""
-        return f"{begin}{said.removesuffix('.')}{self._rejected_text()}.{self._refused_text()}"
+        return f"{begin}{said.removesuffix('.')}{self._rejected_text()}.{self._missed_text()}{self._refused_text()}"
+
+    def _missed_text(self) -> str:
+        """The nearest to the limits, where none has goodput in half of the samples."""
+        if self.sure.judged != GOODPUT or any(np.median(each.samples[GOODPUT]) for each in self.sure.options):
+            return ""
+        times = {
+            each.name: {
+                column: (each.intervals[column].p50, limit)
+                for column, limit in ((f"{name}_mean_ms", ms) for name, ms in self.limits_ms.items())
+                if column in each.intervals
+            }
+            for each in self.sure.options
+        }
+        if not all(times.values()):
+            return ""
+        name = min(times, key=lambda each: max(ms / limit for ms, limit in times[each].values()))
+        said = [f"{HEADLINES[at][1]} {significant(ms, 2)} of {limit:,g} ms" for at, (ms, limit) in times[name].items()]
+        return f" None keeps the limits in half of the samples. The nearest is {short(name)}, with {listing(said)}."
 
     def _rejected_text(self) -> str:
         """How many requests are too long; where deployments differ in that, for which of them."""

@@ -102,13 +102,24 @@ def compare_options(
             varied = Varied(keys[0], values, tuple(_numbers(values)))
         designs = [side.system for side in sides for _ in varied.values]
     elif len(sides) < 2 and not limits.given:
-        raise errors.SpecError(f"{sides[0].name}: one side has nothing beside it. Give another, a limit, or --vary")
+        raise errors.SpecError(
+            f"{sides[0].name}: one side has nothing beside it. Give another, a limit, or --vary{_inside(sides[0])}"
+        )
     samples = WORLDS if question.samples is None else question.samples
     found = compare_machines(
         every, question.model, limits, requests, equal, pinned, samples, jobs, say,
         designs if all(each is not None for each in designs) else (), varied,
     )  # fmt: skip
     return replace(found, sentence=answer(found), reasons=tuple(reasons(found)))
+
+
+def _inside(side: Side) -> str:
+    """How systems or policies of the one experiment that was named are compared; '' where it has no two."""
+    for named in (side.experiment.systems, side.experiment.policies) if side.experiment is not None else ():
+        if len(named) > 1:
+            one, other = named[0].name, named[1].name
+            return f". To compare two of its own: archsim compare {one} {other} --in {side.source}"
+    return ""
 
 
 def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:

@@ -11,6 +11,7 @@ from archsim.base import files, yaml
 from archsim.search.compare import UNITS, OptionComparison
 from archsim.search.machines import re_named
 from archsim.show import plots, rendering, units
+from archsim.uncertainty.estimate import interval
 
 _COLOURS = ("--p1", "--p2", "--p3", "--p4", "--p5")
 
@@ -29,7 +30,7 @@ def write_options(found: OptionComparison, folder: Path) -> Path:
     ]
     context: dict[str, Any] = {
         "found": found, "answer": found.sentence, "why": found.reasons, "figures": figures[:1], "files": named,
-        "others": figures[1:], "rows": list(_rows(found)), "parts": list(_parts(found)),
+        "others": figures[1:], "rows": list(rows_of(found)), "parts": list(_parts(found)),
     }  # fmt: skip
     files.write_text(folder / "index.html", rendering.render("options.html.j2", context))
     return folder / "index.html"
@@ -45,13 +46,12 @@ def frontier(found: OptionComparison, equal: str) -> plots.Points:
         amount = each.amount(equal)
         values = rates / (amount[:, None] if isinstance(amount, np.ndarray) else amount)
         for at in shown:
-            if values[0, at] <= 0:
+            spread = interval(values[1:, at] if found.samples else values[:1, at])
+            if spread.p50 <= 0:
                 continue
-            own = values[1:, at] if found.samples else values[:1, at]
-            low, high = np.quantile(own[own > 0] if (own > 0).any() else own, (0.05, 0.95))
             rows.append({
-                "side": each.side.label, "user": float(1e9 / found.grid[at]), "rate": float(values[0, at]),
-                "low": float(max(low, values[0, at] / 100)), "high": float(high),
+                "side": each.side.label, "user": float(1e9 / found.grid[at]), "rate": spread.p50,
+                "low": max(spread.p05, spread.p50 / 100), "high": spread.p95,
             })  # fmt: skip
     curves = []
     if found.limits.tpot_ns < np.inf and rows:
@@ -67,16 +67,14 @@ def frontier(found: OptionComparison, equal: str) -> plots.Points:
     )  # fmt: skip
 
 
-def _rows(found: OptionComparison):
+def rows_of(found: OptionComparison):
     """A row of every side: how it is used, what it serves, costs and draws."""
     for each in found.sides:
-        skip = each.rates[1:] if found.samples else each.rates
-        low, high = np.quantile(skip, (0.05, 0.95))
-        batch, count = each.batch, each.side.machines
-        middle = units.with_prefix(float(np.median(skip)))
+        batch, count, ends = each.batch, each.side.machines, each.range
+        low, middle, high = (units.with_prefix(value) for value in (ends.p05, ends.p50, ends.p95))
         yield (
             each.side.label, each.chosen.way.label, f"{batch.batch:,}", units.with_unit(batch.ns, units.TIME_UNITS),
-            f"{middle} ({units.with_prefix(float(low))} to {units.with_prefix(float(high))})",
+            f"{middle} ({low} to {high})",
             units.with_prefix(float(each.usd[0])),
             f"{units.with_prefix(count * each.chosen.way.engines * batch.watts)}W",
         )  # fmt: skip

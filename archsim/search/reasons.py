@@ -27,12 +27,15 @@ def reasons(found: OptionComparison) -> Iterator[str]:
         spent = listing(f"{percent(ns / batch.ns)} {_PART.get(name, name)}" for name, ns in parts)
         yield (
             f"{each.side.label}: {way.label}, {batch.batch:,} requests per engine. An iteration takes {_ms(batch.ns)} "
-            f"({spent})."
+            f"at nominal values ({spent})."
         )
         if found.samples and limits.tpot_ns < inf:
             yield _edge(found, each)
         if abs(each.simulated - 1) > 0.01:
-            yield f"The event engine takes {each.simulated:.2f} times the estimate, which the rates include."
+            yield (
+                f"{each.side.label}: the event engine takes {each.simulated:.2f} times the estimate, which the rates "
+                "include."
+            )
     if found.varied is None and len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
         a, b = found.sides[:2]
         ratio_ = found.pair(0, 1, "machines").ratio.p50

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archsim.base.errors import sentence
+from archsim.base.errors import sentence, spaced
 from archsim.show import plot_parts
 from archsim.show.units import carried_digits, percent, significant
 
@@ -39,6 +39,7 @@ def render(
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES), bytecode_cache=_templates_compiled(),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: spaced(value) if type(value) is str else value,
     )  # fmt: skip
     environment.filters["sentence"] = sentence
     environment.filters["svg"] = Markup

@@ -202,10 +202,10 @@ class References:
             raise self._tree.error(keys, f"expected a name ({kind}), not {quantities.describe(name)}")
         if name not in known:
             near = errors.did_you_mean(name.rpartition("/")[2].lower() if kind == "model" else name, known)
-            raise self._tree.error(
-                keys,
-                f"unknown {kind} {name!r}{near} (known: {', '.join(known)}; {otherwise})",
-            )
+            of = {"systems": named_files("systems"), "models": named_files("models"), "policies": PRESETS}
+            if other := next((key for key, names in of.items() if name in names), ""):
+                near = f", which is one of the {other}"
+            raise self._tree.error(keys, f"unknown {kind} {name!r}{near} (known: {', '.join(known)}; {otherwise})")
 
     def _expand_assumptions(self, keys: yaml.Keys, value: str) -> None:
         if is_path(value):

@@ -111,12 +111,26 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
         yield ("requests", "trace"), value
     elif path == "requests.arrivals.rate" and isinstance(value, int | float) and not isinstance(value, bool):
         yield tuple(path.split(".")), f"{value}/s"
-    elif path in ("requests.input.mean", "requests.output.mean"):
-        keys = tuple(path.split("."))
-        given = tree.find(keys[:-1])
-        yield keys[:-1], {key: each for key, each in (given or {}).items() if key == "cv"} | {"mean": value}
+    elif path.removesuffix(".mean") in ("requests.input", "requests.output") and not isinstance(value, dict):
+        keys = tuple(path.removesuffix(".mean").split("."))
+        given = tree.find(keys) or {}
+        of = "fixed" if "fixed" in given and not path.endswith(".mean") else "mean"
+        yield keys, {key: each for key, each in given.items() if key == "cv"} | {of: value}
+    elif path == "system" and isinstance(value, str):
+        yield (path,), _machine_of(tree, value)
     else:
         yield tuple(path.split(".")), value
+
+
+def _machine_of(tree: yaml.Tree, gpu: str) -> str:
+    """The smallest system of a GPU that has the devices of the file's engines; another name as it is."""
+    from archsim.specs.library import load_system, machines_of_gpu
+
+    machines, count = machines_of_gpu(gpu), tree.data.get("instances", 1)
+    if not machines or isinstance(tree.data.get("disaggregated"), dict) or not isinstance(count, int):
+        return machines[-1] if machines else gpu
+    needed = _parallel_of(tree).ranks * count
+    return next((each for each in machines if load_system(each).dies >= needed), machines[-1])
 
 
 def _ranks_of(tree: yaml.Tree, head: str, replaced: bool) -> int:

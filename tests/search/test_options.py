@@ -13,6 +13,7 @@ import yaml
 import archsim as ar
 from archsim.api import EXAMPLE
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.yaml import Place, Tree, parse_value
 from archsim.cli.main import main
 from archsim.questions.machine_price import price_machine
 from archsim.search import compare as sides
@@ -21,17 +22,20 @@ from archsim.search.answer import answer as answer_of
 from archsim.search.beside import deployment_on
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import MOVED, moved_limits, pair_sentence, short
+from archsim.search.deployments import DeploymentComparison
 from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
 from archsim.search.limits import Limits
 from archsim.search.machines import NEAR, best_of
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
+from archsim.search.page import frontier, rows_of
 from archsim.search.worlds import off_of
 from archsim.serving.answers.sure import ServedOption, headline_sentence
 from archsim.show.units import times_text, with_prefix
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
+from archsim.specs.serving_keys import put_key
 from archsim.uncertainty.estimate import Interval, interval
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
@@ -251,6 +255,14 @@ def test_the_first_line_has_range_price_and_where_the_order_turns(files, capsys)
     assert main(["check", "out/A-die4.yaml"]) == 0  # a file that runs
 
 
+def test_a_page_and_json_give_the_rates_whose_ratio_the_sentence_has(files):
+    found = compare("die4.yaml", "twice.yaml", samples=16)
+    for each, row, side in zip(found.sides, rows_of(found), found.as_json()["sides"], strict=True):
+        assert side["tokens_per_s"] == np.median(each.rates[1:]) and with_prefix(side["tokens_per_s"]) in row[4]
+    rows = frontier(found, "machines").rows
+    assert rows and all(row["low"] <= row["rate"] <= row["high"] for row in rows)
+
+
 REFUSED = {
     "a limit that nothing keeps": (("die4.yaml", "twice.yaml"), {"limits": {"tpot": "1us"}}, "nearest is"),
     "an unknown budget": (("die4.yaml", "twice.yaml"), {"equal": "usdd"}, "did you mean 'usd'"),
@@ -301,6 +313,7 @@ def test_machines_without_a_model_serve_the_largest_that_fits_on_all():
 def test_values_of_a_key_may_share_a_unit():
     assert vary_of(["d2d.bandwidth=[1,2]TB/s"]) == {"d2d.bandwidth": ("1 TB/s", "2 TB/s")}
     assert vary_of(["a=[true, false]"]) == {"a": (True, False)}
+    assert vary_of(["version=[0.10, '0.14', v1.2]"]) == {"version": ("0.10", "0.14", "v1.2")}
     with pytest.raises(SpecError, match="two values"):
         vary_of(["a=[1]"])
 
@@ -330,6 +343,7 @@ def test_a_gpu_names_its_smallest_machine():
         (["h200", "b200"], {"system": "dojo"}, "is a machine already"),
         (["serve_olmoe", "h200"], {"policy": "allo"}, "has no choice of it"),
         (["serve_olmoe", "h200_node:2"], {}, "one machine serves the requests"),
+        (["wafer_or_cluster"], {}, "archsim compare .* --in wafer_or_cluster"),
         (["h200", "b200"], {"model": "nope"}, "^model nope: unknown model"),
         (["dojo", "power", "dojo_enhanced"], {"policy": "nope"}, "nope"),
         (["dojo", "h200"], {"policy": "nope", "limits": {"tpot": "1 s"}}, "nope"),
@@ -418,7 +432,7 @@ def test_a_deployment_without_goodput_has_no_ratio_and_times_that_spread_do_not_
 
 def test_a_headline_has_the_digits_of_its_range():
     option = ServedOption("a", {"tpot_mean_ms": 7.583}, {"tpot_mean_ms": Interval(6.3, 7.7, 12.6)}, 0.5, (0, 9), {})
-    assert headline_sentence(option, "tpot_mean_ms") == "TPOT 7.6 ms (90 %: 6.3 to 12.6)"
+    assert headline_sentence(option, "tpot_mean_ms") == "TPOT 7.7 ms (90 %: 6.3 to 12.6)"
 
 
 def test_a_limit_that_some_samples_miss_is_not_called_the_value():
@@ -430,6 +444,15 @@ def test_a_limit_that_some_samples_miss_is_not_called_the_value():
     assert "some samples miss the limit of 2,000 ms for TTFT" in said
 
 
+def test_limits_that_no_deployment_keeps_name_the_nearest():
+    both = tuple(of_samples(name, *np.array([[0, 0], [400, 500], [tpot, 30]])) for name, tpot in (("a", 40), ("b", 25)))
+    found = DeploymentComparison(
+        SimpleNamespace(options=both, judged="goodput_per_s"), ("a", "b"), (), "machines", {"a": 1, "b": 1},
+        {"ttft": 2000.0, "tpot": 20.0}, {"a": 1, "b": 1}, False, {},
+    )  # fmt: skip
+    assert "nearest is b, with TTFT 450 of 2,000 ms and TPOT 28 of 20 ms" in found.sentence
+
+
 def test_a_key_that_has_no_effect_is_said_to_have_none():
     requests = {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}, "count": 8}
     given = load_serving(SERVED).given | {"requests": requests, "scheduler": SHORT}
@@ -438,6 +461,24 @@ def test_a_key_that_has_no_effect_is_said_to_have_none():
     given |= {"parallel": {"attention": {"tp": 1, "dp": 2}}}
     found = ar.compare(given, vary={"experts": ["tp", "ep"]}, samples=16, jobs=1)
     assert found.sentence.startswith("With experts ep instead of experts tp, ")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "expected"),
+    [
+        ("gpu=h100", "system", "h100_node"), ("system=H100", "system", "h100_node"),
+        ("gpu=dojo", "system", "dojo"), ("input=900", "requests.input", {"fixed": 900}),
+        ("output.mean=90", "requests.output", {"mean": 90}),
+    ],
+)  # fmt: skip
+def test_a_gpu_or_a_number_stands_for_its_machine_or_length(change, key, expected):
+    tree = Tree(copy.deepcopy(SERVED), {(): Place("file")})
+    name, _, value = change.partition("=")
+    put_key(tree, tuple(name.split(".")), parse_value(value, "x"), "x", lambda *given: None)
+    assert tree.find(tuple(key.split("."))) == expected
+    many = Tree(SERVED | {"instances": 3}, {(): Place("file")})
+    put_key(many, ("gpu",), "h100", "x", lambda *given: None)
+    assert many.find(("system",)) == "h100_cluster"
 
 
 def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():

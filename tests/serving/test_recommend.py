@@ -414,6 +414,8 @@ def test_the_answer_is_a_sentence_and_its_numbers_hang_together(found):
     assert best["rate_low_per_s"] < best["rate_per_s"] < best["rate_high_per_s"]
     assert sum(row["probability"] for row in result["compared"]) == pytest.approx(1.0)
     assert best["probability"] == max(row["probability"] for row in result["compared"])
+    rate = re.search(r"answers ([\d.]+) requests per second \(([\d.]+) to ([\d.]+) in", result["answer"]).groups()
+    assert re.search(rf"says {rate[0]} requests/s.* {rate[1]} to {rate[2]}, by ", result["why"][0])
     tokens = best["usd_per_million_output_tokens"] * best["rate_per_s"]
     assert tokens == pytest.approx(2 * 1.60 / 3600 * 1e6 / 512, rel=0.02)
     assert {row["engine"] for row in result["compared"]} == {"vllm", "sglang"}

@@ -17,6 +17,7 @@ from archsim.cli.main import main
 from archsim.cli.progress import Lines
 from archsim.iteration.constants import residual_of
 from archsim.runs.sweep import Unwatched
+from archsim.serving.answers.load_answer import SustainedRate, load_sentence, sustains
 from archsim.serving.answers.page import intervals_in, load_sentences
 from archsim.serving.answers.runs import OfferedLoad, serve_plan
 from archsim.serving.answers.sure import FEWEST_REQUESTS, factors_of_laws, find_sure, off_of, shorten
@@ -108,6 +109,20 @@ def test_one_deployment_says_its_p99_and_if_its_load_is_too_high_the_rate_that_i
     slower = given | {"requests": requests | {"arrivals": {"rate": f"{0.9 * rate}/s"}}}
     answer = ar.serve_plan(slower, samples=0, around=False).answer
     assert "does not sustain" not in answer and "samples" not in answer
+
+
+@pytest.mark.parametrize(
+    ("requests", "requests_per_s", "saturated", "expected"),
+    [(200, 3.53, "", True), (20_000, 3.53, "", False), (200, 2.0, "", False), (200, 3.53, "grows", False)],
+)
+def test_a_rate_within_the_chance_of_few_requests_is_sustained(requests, requests_per_s, saturated, expected):
+    serving = load_serving(FILE | {"requests": FILE["requests"] | {"arrivals": {"rate": "4/s"}}})
+    row = {"requests": requests, "requests_per_s": requests_per_s, "saturated": saturated, "unsteady": "is short"}
+    row |= {"within_slo": 1.0, "devices": 4, "goodput_per_s": 3.5, "ttft_p99_ms": 300.0, "tpot_p99_ms": 30.0}
+    assert sustains(serving, row, 4.0) == expected
+    for rate, is_kept in ((6.5, True), (3.0, False)):  # of a longer run, which decides
+        said = load_sentence(serving, row, 4.0, {}, 0, SustainedRate(rate, None))
+        assert ("does not sustain" not in said) == is_kept
 
 
 def test_a_page_has_the_curves_over_the_load_and_links_every_other_file_once(tmp_path):

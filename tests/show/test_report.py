@@ -429,7 +429,7 @@ def test_a_summary_has_one_throughput_and_the_use_of_the_machine(tmp_path):
     heads = next(row for row in whole.rows if "policy" in row)
     rows = [row for row in whole.rows if row[0] == "dojo"]
     assert len(rows) == 10 and {row[heads.index("MFU [%]")] for row in rows} == {"25.0"}
-    assert "than 3 times as long as the roofline allows" in page.text and "MFU is 25.0%" in page.text
+    assert "than 3 times as long as the roofline allows" in page.text and "MFU is 25.0\u00a0%" in page.text
 
 
 def test_columns_that_no_run_has_are_left_out(good, tmp_path):

@@ -14,6 +14,7 @@ from archsim.show.units import interval, listing, percent, significant
 from archsim.specs.serving_files import Serving
 from archsim.uncertainty.estimate import Interval
 
+CHANCE = 2.0  # standard errors
 P99, P99_NAMES = ("ttft_p99_ms", "tpot_p99_ms"), ("p99 of TTFT", "p99 of TPOT")
 
 
@@ -36,7 +37,9 @@ def sustains(serving: Serving, row: Mapping[str, Any], offered: float) -> bool:
     """
     if serving.spec.requests.concurrency or not offered:
         return True
-    is_behind = bool(row["saturated"]) or bool(row["unsteady"]) and row["requests_per_s"] < SATURATED * offered
+    by_chance = CHANCE / row["requests"] ** 0.5  # of the rate of so many random arrivals
+    is_slow = row["requests_per_s"] * (1 + by_chance) < SATURATED * offered
+    is_behind = bool(row["saturated"]) or bool(row["unsteady"]) and is_slow
     return not is_behind and row["within_slo"] >= WITHIN
 
 
@@ -58,7 +61,7 @@ def load_sentence(
     said = [_value(row, column, intervals, what, "ms") for column, what in zip(P99, P99_NAMES, strict=True)]
     if is_loop:
         said.append(_value(row, "output_tokens_per_s", intervals, "output", "tokens per second"))
-    is_kept = rate is None and sustains(serving, row, offered)
+    is_kept = sustains(serving, row, offered) if rate is None else rate.per_s >= offered  # of a longer run
     if limits:
         said += [] if is_loop else [_value(row, "goodput_per_s", intervals, "goodput", "requests per second")]
         said.append(f"{_share(row, intervals)} of requests are within {limits if is_kept else 'these limits'}")

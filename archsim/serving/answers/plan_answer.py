@@ -39,7 +39,7 @@ def answer_of(served: page.ServedPlan, sampled: bool = False) -> Answer:
         notes += [f"{each.serving.policy.name}: {said}" for each in others for said in each.unsteady_notes]
     if served.sampled is not None and sampled:
         of_samples = served.sampled.as_answer()
-        parts, notes = [*parts, *of_samples.parts], [*notes, *of_samples.notes]
+        parts, notes = [*parts, *of_samples.parts[1:]], [*notes, *of_samples.notes]
     return Answer(parts, notes, result)
 
 

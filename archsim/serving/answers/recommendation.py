@@ -228,24 +228,21 @@ def _describe_precision(each: Recommended) -> str:
     return f"{weights}{dtypes.kept_words}, KV in {dtypes.kv}"
 
 
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
-
-
 def why(found: Recommendation) -> Iterator[str]:
     """Sentences: the range, what limits it, what others lose, price and energy."""
     best, asked, measures = found.best, found.asked, found.measures
     factors = factors_of(best.kind, best.choice)
     by = (
-        f"judging by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
+        f"by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
         if factors.groups
-        else "judging by the errors for measured pools"
+        else "by the errors for measured pools"
         if best.choice.prefill
-        else "judging by the errors for measured pools, as nothing was measured of this engine"
+        else "by the errors for measured pools, as nothing was measured of this engine"
     )
+    rate, low, high = interval(best.rate_per_s, best.low, best.high)
     yield (
-        f"The simulation says {_rate(best.rate_per_s)} requests/s. With 80 % probability, a real system of this kind "
-        f"would serve {_rate(best.low)} to {_rate(best.high)}, {by}."
+        f"The simulation says {rate} requests/s. With 80 % probability, a real system of this kind would serve {low} "
+        f"to {high}, {by}."
     )
     names = dict(zip(TIMES, ("the time to first token", "the time per output token", "the whole time"), strict=True))
     bound = [name for name in TIMES if name in asked.slo]
@@ -278,9 +275,9 @@ def why(found: Recommendation) -> Iterator[str]:
             f"{rent.usd_per_hour:.2f} USD ({rent.low:.2f} to {rent.high:.2f})."
         )
     yield (
-        f"An output token takes {joule[0]:.2f} J ({joule[1]:.2f} to {joule[2]:.2f}), with its prompt included. A GPU "
-        f"draws {watt[0]:.0f} W under load. Hosts and cooling are not counted."
-    )
+        "An output token takes {} J ({} to {}), with its prompt included. A GPU draws {} W ({} to {}) under load. "
+        "Hosts and cooling are not counted."
+    ).format(*interval(*joule), *interval(*watt))
 
 
 def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:

@@ -453,7 +453,8 @@ def _answer(
         sentence = _sentence(judged, options, pairs[: len(names) - 1], samples)
     else:
         run, first = served[names[0]], options[0]
-        sentence = load_sentence(run.serving, found[names[0]][0], run.offered, first.intervals, samples)
+        row = {**found[names[0]][0], **{name: ends.p50 for name, ends in first.intervals.items()}}  # as in the table
+        sentence = load_sentence(run.serving, row, run.offered, first.intervals, samples)
     return ServedSure(
         name=f"{plan.first.model.name} on {plan.first.system.name}",
         samples=samples,
@@ -531,11 +532,11 @@ def _sentence(judged: str, options: Sequence[ServedOption], pairs: Sequence[Opti
 
 
 def headline_sentence(option: ServedOption, column: str) -> str:
-    """``TPOT 12.3 ms (90 %: 11.4 to 13.9)``."""
+    """``TPOT 12.3 ms (90 %: 11.4 to 13.9)``, of the median."""
     unit, name = HEADLINES[column]
-    found, value = option.intervals[column], option.values[column]
-    middle, low, high = interval_text(found.p50 if value is None else value, found.p05, found.p95)
-    return f"{name} {'–' if value is None else middle} {unit} (90 %: {low} to {high})".replace("  ", " ")
+    found = option.intervals[column]
+    middle, low, high = interval_text(found.p50, found.p05, found.p95)
+    return f"{name} {middle} {unit} (90 %: {low} to {high})".replace("  ", " ")
 
 
 def _row(option: ServedOption) -> dict[str, Any]:
