@@ -4,7 +4,6 @@ import pytest
 from support.examples import sampled
 from support.laws import LAWS, SYSTEMS, assert_equal_bytes, ran
 
-
 TRIED = [system for system in SYSTEMS if system.sampled]
 
 
