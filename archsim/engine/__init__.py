@@ -1,7 +1,8 @@
 """When does every weight, vector and GEMM of a step start and end?
 
-Front: `loop.Replay`, `loop.RunOutcome`, `engine.EventEngine`, `demand.RunDemand`, `fabrics.build_fabric`,
-    `machine.slice_bytes`, `execution.Execution`, `moves.Sizes`, `flows.simulation.simulate_flows`, `state.UNITS`.
+Front: `loop.Replay`, `loop.RunOutcome`, `engine.EventEngine`, `analytic.engine.AnalyticalEngine`,
+    `interpreted.engine.InterpretedEngine`, `demand.RunDemand`, `fabrics.build_fabric`, `machine.slice_bytes`,
+    `execution.Execution`, `moves.Sizes`, `flows.simulation.simulate_flows`, `state.UNITS`.
 Units and errors: Times are ns on the clock of the machine, which leaves decisions out; traffic is bytes. A broken
     law of a record names the record.
 Laws:

@@ -1,7 +1,8 @@
 """What does one iteration of a model compute, move and keep, and how long does it take?
 
-Front: `times.IterationLaws`, `times.iteration_times`, `times.Batches`, `memory.memory_fit`, `memory.Fit`,
-    `overlap.Rest`, `overlap.ExpertLayer`, `layers.has_experts`, `collectives.gathered_ns`, `misfit.refuse_misfit`.
+Front: `times.IterationLaws`, `times.iteration_times`, `times.Batches`, `times.batches_of`, `memory.memory_fit`,
+    `memory.Fit`, `overlap.Rest`, `overlap.ExpertLayer`, `layers.has_experts`, `collectives.gathered_ns`,
+    `misfit.refuse_misfit`.
 Units and errors: Times are ns, memory is bytes of one rank. A layout that does not fit is a `SpecError` with both
     numbers.
 Laws:

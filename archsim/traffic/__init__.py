@@ -2,7 +2,7 @@
 
 Front: `trace.Trace`, `trace.draw_requests`, `formats.readers.open_trace`, `trace_store.open_store`,
     `traffic_presets.load_traffic`, `demand.BatchSum`, `step_demand.StepDemand`, `placements.PhysicalMap`,
-    `profile.insights`, `statistics.layer_statistics`.
+    `synthetic.SyntheticTraffic`, `profile.insights`, `statistics.layer_statistics`.
 Units and errors: Counts are tokens by [step, layer, expert]. A trace that cannot be read is a `TraceError` with its
     file.
 Laws:

@@ -25,8 +25,7 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
-from archsim.evidence.engine_copies import COPY_SIZES, copy_cases
-from archsim.evidence.engine_experts import engine_cases
+from archsim.evidence.engine_copies import COPY_SIZES
 from archsim.laws.calibration_files import calibration_named
 from archsim.laws.die import GroupedLaw, Kernels, Vectors, kernel_bounds
 from archsim.laws.gemm import ExpertGemm, Rates, gemm_times
@@ -37,13 +36,11 @@ from archsim.laws.transfers import law_of as fitted_law
 from archsim.laws.transfers import link_table
 from archsim.machine.copy_law import CopyLaw
 from archsim.machine.system import D2DSpec, HbmSpec, SystemSpec
-from archsim.runs.calibration_notes import GemmSource, calibration_notes
 from archsim.show.page import write_report
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.traffic.synthetic import SyntheticTraffic
-from calibration.measurements.reading import Measurements, read_measurements
 
 H100 = calibration_named("h100")
 EP = PolicySpec(name="ep", **PRESETS["ep"])
@@ -456,55 +453,6 @@ def test_results_keep_the_interval():
     assert plain["decode_ns_low"] is None and plain["decode_ns_high"] is None
 
 
-PLAIN = GemmSource(None, None, "bf16", 989e12, 3.35e12)
-
-
-def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
-    rows = [{"system": "mine", "gemm_extrapolated": share} for share in (0.0, 0.25)] + [
-        {"system": "old", "gemm_extrapolated": None}
-    ]
-    notes = calibration_notes(rows, [("mine", PLAIN), ("old", PLAIN)])
-    assert notes == [
-        "No compute.calibration is given for mine. GEMMs take the times of h100, scaled to the die's peak and HBM "
-        "bandwidth.",
-        "1 of 2 runs uses the GEMM calibration outside the measured sizes, for up to 25.0% of the GEMM time "
-        "(column gemm_extrapolated).",
-    ]
-    assert calibration_notes(rows[:1], [("mine", PLAIN._replace(calibration="h100"))]) == []
-    numbered = [rows[0] | {"system": "dojo.0123456789", "point": at} for at in (4, 6)]
-    assert "for dojo (point 4)." in calibration_notes(numbered, [("dojo.0123456789", PLAIN)])[0]
-    odd = {"system": "dojo.0123456789", "stand_ins": "copies take others"}
-    (note,) = calibration_notes([odd | {"point": 7}, odd | {"point": 9}, odd], [])
-    assert note.startswith("On dojo (point 7), copies take others.")  # named once
-    other = {"system": "dojo.0123456780", "stand_ins": "copies take others", "point": 8}
-    assert calibration_notes([odd | {"point": 7}, other], [])[0].startswith("On dojo (points 7 and 8), copies")
-    many = [{"system": f"s{number}", "gemm_extrapolated": 0.0} for number in range(11)]
-    assert (
-        "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0])
-        and "s7 and 3 others." in note
-    )
-    assert "s7 and 1 other." in calibration_notes(many[:9], [(f"s{number}", PLAIN) for number in range(9)])[0]
-
-
-def test_notes_name_runs_whose_slices_are_outside_of_the_measured_copies():
-    rows = [{"system": "mine", "gemm_extrapolated": None, "copies_extrapolated": share} for share in (0.0, 1.0, None)]
-    assert calibration_notes(iter(rows), [("mine", PLAIN)]) == [
-        "1 of 2 runs copies slices of a size that the calibration named in d2d did not measure (column "
-        "copies_extrapolated)."
-    ]
-    assert calibration_notes([rows[0], rows[2]], [("mine", PLAIN)]) == []
-
-
-def test_notes_say_where_times_hold_the_quantisation_of_activations():
-    row = {"system": "mine", "gemm_extrapolated": 0.0}
-    block, plain = (PLAIN._replace(calibration="h100", dtype=dtype) for dtype in ("fp8_block", "fp8"))
-    assert calibration_notes([row], [("mine", block)]) == [
-        "On mine, the fp8_block GEMM times of calibration h100 include the quantisation of activations."
-    ]
-    gone, other = block._replace(calibration="gone.yaml"), block._replace(calibration="a100")
-    assert calibration_notes([row], [("mine", plain), ("not run", block), ("mine", gone), ("mine", other)]) == []
-
-
 def test_block_scales_change_measured_gemms_only():
     """Bytes and roofline are those of fp8."""
     experiment = load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])
@@ -635,32 +583,3 @@ def test_links_of_older_manifests_do_not_say_what_was_measured():
     assert read(CopyLaw, **law).extrapolates(4096) is None
     sizes = read(CopyLaw, **law, first_bytes=2048, last_bytes=4096)
     assert [sizes.extrapolates(size) for size in (2047, 2048, 4096, 4097)] == [True, False, False, True]
-
-
-@pytest.mark.nightly
-def test_a_copy_through_the_event_engine_takes_what_the_law_says_of_it(shared):
-    """4 KiB to 4 GiB: one remote read, two dies."""
-    measurements = read_measurements(shared / "data" / "calibration" / "comm" / "vidur_nccl_send_recv.csv")
-    for name in ("h100",):
-        cases = copy_cases(calibration_named(name), measurements)
-        assert set(COPY_SIZES) <= set(cases["bytes"]) and cases["law_error"].abs().max() < 0.005
-        measured = cases.dropna(subset="measured")
-        assert len(measured) > 600 and measured["error"].abs().mean() < 0.03
-        assert cases["extrapolated"].sum() == sum(size > 2**26 for size in COPY_SIZES)
-        assert cases["group"].nunique() == 3
-    assert not len(copy_cases(calibration_named("b200"), Measurements()))
-
-
-def test_the_event_engine_takes_what_the_law_says_and_what_was_measured(shared):
-    """Within 0.5 % of the law; of measurements, what is left is the law's error."""
-    measurements = read_measurements(shared / "data" / "calibration" / "gemm" / "aic_gemm_expert_shapes.csv")
-    cases = engine_cases(calibration_named("h100"), "h100", measurements)
-    assert len(cases) > 200
-    assert cases["law_error"].abs().max() < 0.005
-    assert cases["error"].abs().mean() < 0.02 and (cases["error"].abs() < 0.05).mean() > 0.97
-    assert cases["group"].nunique() == cases.groupby(["model", "dtype"]).ngroups
-
-
-def test_without_measurements_of_experts_there_are_no_cases():
-    cases = engine_cases(calibration_named("a100"), "a100", Measurements())
-    assert not len(cases) and np.all(cases["error"] == [])

@@ -60,7 +60,6 @@ from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
 from archsim.policies.allocation import Plan
 from archsim.runs.measures.units import MOST_DIES, measure_links, measure_pairs
-from archsim.runs.policy_notes import policy_notes
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
@@ -675,16 +674,6 @@ def test_a_ring_runs_in_the_engine(tmp_path):
     assert ar.run(ring, system="square").runs.rows[0]["throughput_tokens_per_s"] > 0
     with pytest.raises(ar.ArchsimError, match="interpreted.*fair and round_robin.*head_of_line"):
         ar.run(ring.model_copy(update={"engine": "interpreted"}), system="square")
-
-
-def test_a_note_says_what_a_speed_up_is_worth():
-    rows = [
-        {"system": "w", "model": "m", "batch": 8, "policy": "allo", "assumptions": label, "speedup_vs_base": speedup}
-        for label, speedup in (("physical", 1.5), ("physical+endpoint=as_measured", 2.5))
-    ]
-    (note,) = policy_notes(rows)
-    assert note.startswith("The largest speed-up over base under physical is 1.50×") and "It is 2.50× if" in note
-    assert policy_notes(rows[:1]) == []
 
 
 # ``carriers: as_needed``: links from one carrier to the next are a class of their own.

@@ -1,36 +1,23 @@
 """What ``archsim calibrate --validate`` says of measurements that are seen, unseen, or of no table."""
 
 import json
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 import pytest
 from support.examples import sampled
-from support.made_up_layers import layers as made_up
 from support.made_up_measurements import SHAPES, gemm, written
 
 from archsim.base.case import Case, errors, frame_of
 from archsim.base.uncertain import KNOTS, Quantiles
-from archsim.base.validation import validate as yaml_validate
-from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
 from archsim.evidence import products as validate
 from archsim.evidence.choosing import choice_notes
 from archsim.evidence.cluster_cases import transfer_cases
-from archsim.evidence.engine_layers import calibrations_shipped
 from archsim.evidence.page import Evidence
 from archsim.evidence.products import AIM, AIM_OF, layer_groups
-from archsim.laws.calibration_files import calibration_named
-from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
+from archsim.laws.tables import CalibrationSpec, MoeTable
 from archsim.laws.transfers import nodes_away
-from archsim.specs.uncertainty import UncertaintySpec, load_widths
-from calibration.fit.audit import audit, page_of
-from calibration.fit.coverage import BEGIN, END, LEVELS, by_way, coverage_of, with_table, with_widths
-from calibration.fit.isolated import apart, spread_of
-from calibration.fit.moe import fit_moe
-from calibration.fit.residuals import TableResiduals
-from calibration.fit.widths import bounds, levels_of
 from calibration.measurements.reading import CASES, Measurements, read_measurements
 from calibration.measurements.sweeps import release
 
@@ -350,40 +337,6 @@ def test_ep_sizes_left_out_of_deepseek(groups):
     assert groups.groupby(["library", "version"])["mean"].mean().max() <= AIM_OF["DeepSeek-V3"]
 
 
-# Widths of laws are learned from points that no fit saw, and cover what they say they do.
-
-
-def tables(common, own, tails=0.0, count=60, points=40, seed=0):
-    """Residuals of two levels; ``tails``: share of points whose own part is five times as wide."""
-    rng = np.random.default_rng(seed)
-    wide = np.where(rng.random((count, points)) < tails, 5.0, 1.0)
-    of = rng.normal(0.1, common, (count, 1)) + own * wide * rng.normal(size=(count, points))
-    return [TableResiduals("moe", "scaled", f"table {at}", row) for at, row in enumerate(of)]
-
-
-@lru_cache
-def covered(*widths):
-    return coverage_of(tables(*widths))
-
-
-@pytest.mark.parametrize(
-    ("common", "own", "tails"),
-    sampled([(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)], lambda case: case[2] > 0),
-)
-def test_learned_intervals_cover_other_tables(common, own, tails):
-    found = covered(common, own, tails)
-    assert found.within == pytest.approx(LEVELS, abs=0.08)
-    low, high = bounds(*levels_of(tables(common, own, tails, seed=1)), 0.9)
-    assert low < 0.1 < high and np.exp(high - low) == pytest.approx(found.width, rel=0.3)
-
-
-def test_what_tables_have_in_common_is_told_from_what_points_have():
-    wide, narrow = levels_of(tables(0.3, 0.03))
-    assert np.ptp(np.log(wide)) > 3 * np.ptp(np.log(narrow))
-    narrow, wide = levels_of(tables(0.03, 0.3))
-    assert np.ptp(np.log(wide)) > 3 * np.ptp(np.log(narrow))
-
-
 def test_quantiles_are_those_given_and_draws_ascend():
     found = Quantiles.of([0.7, 0.9, 1.1, 1.2, 1.9])
     assert found.at(np.array(KNOTS)) == pytest.approx([0.7, 0.9, 1.1, 1.2, 1.9])
@@ -391,43 +344,6 @@ def test_quantiles_are_those_given_and_draws_ascend():
     assert found.times(2).at(np.array([0.5]))[0] == pytest.approx(2.2)
     with pytest.raises(ValueError, match="ascending"):
         Quantiles.of([0.7, 0.9, 0.8, 1.2, 1.9])
-
-
-def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
-    file = tmp_path / "widths.yaml"
-    text = (load_file()).read_text(encoding="utf-8")
-    file.write_text(with_widths(text, {("moe", "scaled"): tables(0.2, 0.05)}), encoding="utf-8")
-    found, before = yaml_validate(UncertaintySpec, read_yaml(file, "widths.yaml")), load_widths()
-    levels = found.measured["moe"]["scaled"]
-    assert levels.points == 2400
-    assert levels.level("common").at(np.array([0.5]))[0] == pytest.approx(1.105, rel=0.1)
-    assert found.measured["gemm"] == before.measured["gemm"] and found.defaults == before.defaults
-
-
-def test_kinds_leave_gpus_out_and_refuse_one_alone():
-    """A kind of kernel leaves whole GPUs out; collectives of all kinds are pooled, too; quantiles are no points."""
-    of = [each._replace(section="dispatch", how="fit") for each in tables(0.1, 0.1, count=8, points=10)]
-    with pytest.raises(ValueError, match="one GPU"):
-        coverage_of(of)
-    assert coverage_of([each._replace(table=f"gpu{at % 2} x") for at, each in enumerate(of)]).tables == 8
-    assert set(by_way(of)) == {("dispatch", "fit"), ("collectives", "fit")}
-    text = load_file().read_text(encoding="utf-8")
-    sparse = [each._replace(section="sparse", how="nearest_shape") for each in of]
-    (line,) = set(with_widths(text, by_way(sparse)).splitlines()) - set(text.splitlines())
-    assert "points: 0" in line and "8 tables, by their 5, 50 and 95 % quantiles" in line
-
-
-def test_a_page_keeps_what_is_around_its_table():
-    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    found = with_table(page, [covered(0.1, 0.1, 0.15)])
-    assert found.startswith("before") and found.endswith("after\n")
-    assert "| moe | scaled |" in found and "old" not in found
-
-
-def load_file():
-    from archsim.base.config_files import search_folders
-
-    return search_folders("uncertainty", None)[0] / "widths.yaml"
 
 
 # Sections of error by law, and what no law reads.
@@ -467,88 +383,3 @@ def test_one_table_of_errors_pools_by_group_and_counts_what_is_seen_apart():
     assert not len(errors(frame_of([]), ["source"]))
     shown = Evidence("a", (), cases, errors(cases, ["source"]), ()).as_json()
     assert json.loads(json.dumps(shown, allow_nan=False))["cases"][-1]["predicted"] is None
-
-
-# The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
-
-NOISE = 0.01
-
-
-def rows(**changed):
-    """Ten rows of twenty points that scatter by NOISE; one point of the first is moved."""
-    found = [NOISE * np.random.default_rng(at).standard_normal(20) for at in range(10)]
-    for at, by in changed.get("moved", {}).items():
-        found[0][at] += by
-    return found
-
-
-@pytest.mark.parametrize("at", [0, 7, 19])
-def test_a_point_far_from_its_neighbours_stands_apart_wherever_it_is(at):
-    found = rows(moved={at: 0.3})
-    assert np.flatnonzero(apart(found[0], spread_of(found))).tolist() == [at]
-    assert not any(apart(row, spread_of(found)).any() for row in found[1:])
-
-
-def test_a_step_between_kernels_and_what_sweeps_differ_by_are_no_findings():
-    stepped = rows(moved=dict.fromkeys(range(10, 20), 0.5))
-    assert not apart(stepped[0], spread_of(stepped)).any()
-    little = rows(moved={7: 0.045})
-    assert not apart(little[0], spread_of(little)).any()
-
-
-def test_a_fit_leaves_out_what_one_sweep_alone_measured():
-    measured = made_up()
-    at = measured.index[(measured["ep"] == 4) & (measured["tokens_total"] == 64)]
-    measured.loc[at, "latency_us_median"] *= 1.5
-    (left_out,) = fit_moe(measured)
-    again = measured.assign(run_id="2", latency_us_median=measured["latency_us_median"] * 1.001)
-    (kept,) = fit_moe(pd.concat([measured, again], ignore_index=True))
-    place = left_out.tokens.index(64.0)
-    assert abs(left_out.ranks["4x1"][place]) < 500 < kept.ranks["4x1"][place]  # 10000 ln
-
-
-def test_the_command_names_every_section_and_writes_the_page(tmp_path, capsys):
-    assert main(["validate", "--audit", "--with", "a100", "--out", str(tmp_path / "audit.md")]) == 0
-    said, page = capsys.readouterr().out, (tmp_path / "audit.md").read_text(encoding="utf-8")
-    assert "a100 moe: 53 tables with " in said and "a100 collectives: 30 tables" in said
-    assert page == page_of([calibration_named("a100")]) and "| a100 | moe | 53 | 9,771 | " in page
-    assert main(["validate"]) == 2
-    assert "missing DIR and --with (or --audit)" in capsys.readouterr().err
-
-
-# vLLM 0.24.0's FP8 products are 520 to 540 of them, with the quantisation and without: its kernels change from shape to
-# shape. The README of the set warns of B200's column, whose spikes it dropped and which is within the bound; it says
-# nothing of these three, so that leaving the sweep out has no source yet.
-AT_A_COMMIT = ("h100", "h20")
-STAND_APART = {("b300", "gemm"): 675, ("gb200", "gemm"): 639, ("gb300", "gemm"): 697}
-
-
-@lru_cache
-def audited(gpu):
-    return {each.section: each for each in audit(calibration_named(gpu)) if each.points}
-
-
-def marks_of(gpu, section):
-    """At each commit the first GPUs; an expected failure where the points that stand apart are known."""
-    known = STAND_APART.get((gpu, section))
-    failing = [pytest.mark.xfail(strict=True, reason=f"{known} points stand apart, mostly vLLM's FP8")] if known else []
-    return failing if gpu in AT_A_COMMIT else [pytest.mark.nightly, *failing]
-
-
-@pytest.mark.parametrize(
-    ("gpu", "section"),
-    [
-        pytest.param(gpu, section, marks=marks_of(gpu, section))
-        for gpu in sorted(calibrations_shipped())
-        for section in SECTIONS
-    ],
-)
-def test_few_points_of_shipped_tables_stand_apart(gpu, section):
-    if each := audited(gpu).get(section):
-        assert len(each.found) <= max(0.002 * each.points, 1)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("place", "most"), STAND_APART.items())
-def test_no_more_stand_apart_than_are_known(place, most):
-    assert len(audited(place[0])[place[1]].found) <= most

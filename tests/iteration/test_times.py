@@ -8,17 +8,15 @@ from support.examples import examples, sampled
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.base.units import WEIGHT_BYTES
 from archsim.engine.machine import links_of
 from archsim.iteration.collectives import all_reduce_ns, describe_gathered, fastest_all_reduce_ns, gathered_ns
 from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
-from archsim.iteration.run_iteration import laws_of
 from archsim.iteration.stand_ins import with_stand_ins
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.calibration_files import calibration_named
-from archsim.laws.gemm import Rates, scale_to
+from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE
 from archsim.machine.system import SystemSpec
@@ -26,10 +24,7 @@ from archsim.model.attention import LayerSet
 from archsim.model.spec import ModelSpec
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.serving.deployment import laws_of as laws_of_engine
-from archsim.serving.file_engines import engine_of
 from archsim.serving.serving import serve
-from archsim.serving.simulate import Scheduler
 from archsim.specs.deployment import ALONE, Parallelism, Precision
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.serving_files import load_serving
@@ -526,15 +521,6 @@ def test_a_wafer_waits_for_its_host_as_its_path_says(streamed):
     assert slower["iteration_host_ns"] - streamed["iteration_host_ns"] == pytest.approx(2 * (1e6 - 2800))
 
 
-def test_a_peak_of_one_dtype_says_that_of_another():
-    """16-bit attention of a die of 8 bits has half of its peak, as on the measured GPU."""
-    calibration, wide = calibration_named("h100"), WEIGHT_BYTES["bf16"] / WEIGHT_BYTES["nvfp4"]
-    peaks = calibration.reference.peak_flop_per_s
-    for dtype, peak in peaks.items():
-        assert scale_to(calibration, "bf16", Rates(peak, 3.35e12, dtype)).compute == pytest.approx(1)
-    assert scale_to(calibration, "bf16", Rates(wide * peaks["bf16"], 1.0, "nvfp4")).compute == pytest.approx(1)
-
-
 LINES = {"mesh": {"x": 4, "y": 1}}
 
 
@@ -584,51 +570,3 @@ def test_collectives_never_beat_latency_and_the_links_of_a_die():
         turned = links({"mesh": {"x": x, "y": y}}, rate, 0.0).collective_ns("all_reduce", sizes, ranks)
         assert (faster <= found).all() and (turned <= found).all()
         assert faster[-1] - 0.5 * found[-1] <= 2 * (x * y) * hop_ns  # of large ones, all but latency halves
-
-
-MACHINES = (("h100_node", "gpt-oss-120b"), ("b200_node", "qwen3-30b-a3b"), ("mi355x_node", "deepseek-v3"),
-            ("vr_nvl144", "gpt-oss-120b"), ("a100_cluster", "qwen3-30b-a3b"))  # fmt: skip
-
-
-@pytest.mark.parametrize(("like", "model"), sampled(MACHINES, {MACHINES[0]}.__contains__))
-def test_runs_and_served_engines_have_one_iteration_of_a_gpu(like, model):
-    """Without an engine both take the fastest kernel of all engines with constants."""
-    level = {"switch": 8, "bandwidth": "400 GB/s", "hop_latency": "0.5 us", "law": "h100/intra_node"}
-    system = {"like": like, "name": "mine", "fabric": {"levels": [level]}}
-    parallel = {"attention": {"tp": 2, "dp": 4}}
-    serving = load_serving({
-        "system": system, "model": model, "parallel": parallel, "engine": "none", "routing": {"like": "model"},
-        "requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 8}, "count": 4},
-        "scheduler": {"max_num_seqs": 64, "max_num_batched_tokens": 512}, "precision": {"kv": "bf16"},
-    })  # fmt: skip
-    served, _ = laws_of_engine(engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler))
-    given = WAFER | {"systems": [system], "models": [model], "parallel": parallel, "precision": {"kv": "bf16"}}
-    ran = laws_of(prepare(load_experiment(given | {"assumptions": "physical"})).runs[0], None)
-    same_laws(ran, served)
-    for phase, new in (("decode", 1.0), ("prefill", 512.0)):
-        ns = [sum(layers * times.ns(8.0, new, 2048.0) for times, layers in laws.attention[phase])
-              for laws in (ran, served)]  # fmt: skip
-        assert ns[0] == ns[1] > 0
-
-
-def same_laws(ran, served):
-    for cause in CAUSES:
-        for rows in ("tokens", "sampled"):
-            assert np.array_equal(ran.ns(cause, rows=rows)[:200], served.ns(cause, rows=rows)[:200]), cause
-
-
-def test_runs_and_served_engines_have_one_iteration_of_a_wafer():
-    system = {"like": "dojo", "name": "w", "mesh": {"x": 6, "y": 4}}
-    parallel, model = {"attention": {"tp": 4, "dp": 6}, "experts": {"ep": 24}}, "olmoe-1b-7b"
-    serving = load_serving(
-        {
-            "system": system, "model": model, "parallel": parallel, "engine": "none", "routing": {"like": "model"},
-            "requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 8}, "count": 4},
-        }
-    )  # fmt: skip
-    served, _ = laws_of_engine(engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler))
-    given = WAFER | {"systems": [system], "models": [model], "parallel": parallel}
-    [run] = prepare(load_experiment(given)).runs
-    ran = laws_of(run, links_of(run.system, run.assumptions))
-    same_laws(ran, served)
-    assert ran.ns("all_reduce")[1] > 0 and ran.ns("host")[1] > 0 == ran.ns("host")[0]

@@ -17,10 +17,7 @@ from archsim.engine.decision import ALLOCATION, ASIDE
 from archsim.policies.allocation import NO_EFFORT, Effort, Plan, home
 from archsim.policies.rebalancing import Rebalanced
 from archsim.policies.replication import Replicas
-from archsim.runs.policy_notes import policy_notes
-from archsim.show import slower
 from archsim.specs.library import load_assumptions
-from archsim.specs.policies import PolicySpec
 
 DIES = 6
 
@@ -271,41 +268,3 @@ def test_own_functions_without_effort_are_told(tmp_path, monkeypatch, capsys):
     note = "Decisions of policy silent take no time, because test_users_own:states_no_effort returns no Effort"
     said, page = capsys.readouterr().err, text_of_report(tmp_path / "reports/tiny")
     assert note in said and note in page and "Decisions of policy told" not in said + page
-
-
-def test_policies_that_are_slower_than_ep_are_told():
-    def row(policy, batch, gain, **more):
-        return {"policy": policy, "batch": batch, "speedup_vs_ep": gain, "system": "s", "model": "m",
-                "assumptions": "physical"} | more  # fmt: skip
-
-    ep, slow = {"bound_hbm": 0.9, "bound_link": 0.1}, {"bound_hbm": 0.4, "bound_link": 0.6}
-    (told,) = policy_notes([row("ep", 1, 1.0, **ep), row("base", 1, 0.5, **slow)])
-    assert told.endswith("physical). Most of the added time there goes to moving weights over links.")
-    rows = [row("ep", 1, 1.0), row("allo", 1, 1.2), row("allo", 2, 0.7), row("allo", 4, 0.9), row("pred", 1, 0.995)]
-    (note,) = policy_notes(rows)
-    assert note.startswith("Policy allo is slower than ep in 2 of 3 runs. At worst, its throughput is 0.70×")
-    assert "(m on s at batch 2, physical)" in note
-    assert "(m on s at batch 1 (point 7), physical)" in policy_notes([row("allo", 1, 0.5, point=7)])[0]
-    many = [row(name, 1, 0.5) for name in "abcdef"]
-    assert policy_notes(many)[-1] == "Policies e and f are slower than ep in some runs, too (column speedup_vs_ep)."
-    assert policy_notes([row("allo", 1, None), row("allo", 1, 1.0)]) == []
-
-
-def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
-    def row(policy, batch, throughput, **bounds):
-        return {"policy": policy, "batch": batch, "throughput_tokens_per_s": throughput, "system": "s", "model": "m",
-                "assumptions": "physical", "trace": "t", "bound_link": 0.0, "bound_hbm": 1.0} | bounds  # fmt: skip
-
-    rows = [row("ep", 1, 100.0), row("ep", 2, 100.0), row("mine", 1, 80.0), row("mine", 2, 99.5), row("base", 1, 99.0)]
-    rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
-    policies = [PolicySpec(name=name, allocation=rule) for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
-    sets = {"physical": load_assumptions("physical")}
-    found = slower.slower_section(rows, policies, sets)
-    assert (found["lost"], found["compared"]) == (2, 4)
-    worst, second = found["rows"][:2]
-    assert (worst.place, worst.policy, worst.loss, worst.step) == ("batch 2", "allo", "100.0\u00a0%", 4)
-    assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
-    assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
-    assert slower.slower_section(rows[:2], policies, sets) is None
-    ignored = {"physical": load_assumptions("physical", activations="ignored", gemm="roofline")}
-    assert slower.slower_section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"

@@ -12,6 +12,7 @@ import pytest
 from support.clusters import cluster
 from support.html_page import Page
 from support.report_folder import die_row, link_row, read_csv, runs_of, write_csv, write_folder, write_runs
+from support.small_runs import policy
 from support.tiny import tiny
 
 import archsim as ar
@@ -26,7 +27,7 @@ from archsim.machine.system import SystemSpec
 from archsim.runs.columns import COLUMNS, LAYOUT, RUN_COLUMNS
 from archsim.runs.measures.decisions import HOST_PERCENTILES
 from archsim.runs.results import Results, layer_counts, write_frames
-from archsim.show import deciders, design_map, die_figures, published_overhead
+from archsim.show import deciders, design_map, die_figures, published_overhead, slower
 from archsim.show.answers import sentences
 from archsim.show.balancers import balancers_section, distance, reason, share_reached
 from archsim.show.deciders import added_mm2, families, words
@@ -54,7 +55,7 @@ from archsim.show.units import (
     with_unit,
 )
 from archsim.specs.library import load_assumptions, load_experiment, load_system
-from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.policies import PolicySpec
 
 POLICIES = ("base", "ep", "allo+pred")
 
@@ -597,10 +598,6 @@ OVERHEAD = {
 STEP_NS, DECODE_STEPS, LAYERS = 400e3, 2, 58
 
 
-def policy(name):
-    return PolicySpec(name=name, **PRESETS[name])
-
-
 def system_of(name):
     raw = load_system("dojo").model_dump(mode="json", by_alias=True)
     return raw | {"name": name, "decision": VARIANTS.get(name, {})}
@@ -968,3 +965,23 @@ def test_a_template_is_compiled_once_has_the_filters_of_its_page_and_is_made_ane
     assert pages == ["ab", "ac"] and len(compiled) == 1
     template.write_text("{{ x }}, new")
     assert render("one.j2", {"x": "a"}, folder=tmp_path) == "a, new" and len(compiled) == 2
+
+
+def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
+    def row(policy, batch, throughput, **bounds):
+        return {"policy": policy, "batch": batch, "throughput_tokens_per_s": throughput, "system": "s", "model": "m",
+                "assumptions": "physical", "trace": "t", "bound_link": 0.0, "bound_hbm": 1.0} | bounds  # fmt: skip
+
+    rows = [row("ep", 1, 100.0), row("ep", 2, 100.0), row("mine", 1, 80.0), row("mine", 2, 99.5), row("base", 1, 99.0)]
+    rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
+    policies = [PolicySpec(name=name, allocation=rule) for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
+    sets = {"physical": load_assumptions("physical")}
+    found = slower.slower_section(rows, policies, sets)
+    assert (found["lost"], found["compared"]) == (2, 4)
+    worst, second = found["rows"][:2]
+    assert (worst.place, worst.policy, worst.loss, worst.step) == ("batch 2", "allo", "100.0\u00a0%", 4)
+    assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
+    assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
+    assert slower.slower_section(rows[:2], policies, sets) is None
+    ignored = {"physical": load_assumptions("physical", activations="ignored", gemm="roofline")}
+    assert slower.slower_section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"

@@ -14,17 +14,12 @@ import calibration.fit.calibrate
 from archsim.base.code_digest import KERNELS
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
-from archsim.runs.notes import drawn_notes, layer_notes, result_notes
-from archsim.runs.policy_notes import policy_notes
-from archsim.runs.roofline_notes import roofline_notes
 from archsim.runs.simulator import Simulator
-from archsim.runs.traffic_notes import prefill_note, traffic_notes
 from archsim.show.answers import Winner, _distances, _limits, _won
 from archsim.show.own_answers import system_sentences
 from archsim.show.report import Panel
 from archsim.show.units import listing
 from archsim.specs.library import load_experiment
-from archsim.specs.workload import SyntheticSpec, WorkloadSpec
 
 
 @pytest.fixture
@@ -67,17 +62,6 @@ def test_a_batch_that_is_larger_than_its_trace_is_reported(here, capsys):
     assert note in Page((here / "reports" / "tiny" / "index.html").read_text(encoding="utf-8")).text
     assert main([*"run tiny.yaml --samples 0 --set".split(), "workload.trace.synthetic.requests=12"]) == 0
     assert "drawn" not in capsys.readouterr().err
-
-
-def test_notes_of_many_batches_are_few():
-    rows = [{"batch": batch, "drawn_from": 5 if batch > 5 else None} for batch in range(20)]
-    notes = drawn_notes(rows)
-    assert (
-        len(notes) == 5
-        and notes[0].startswith("The 6 requests")
-        and notes[-1] == "10 other batches are larger than the trace, too (column drawn_from)."
-    )
-    assert drawn_notes(rows[:6]) == []
 
 
 @pytest.mark.parametrize(("words", "facts"), [
@@ -252,35 +236,3 @@ def test_two_systems_are_compared_at_every_batch_with_the_range_of_their_pair():
 
 def test_lists_read_as_people_write_them():
     assert [listing(each) for each in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
-
-
-# ---- Notes read as people speak, for one run and for several.
-
-ROW = {
-    "system": "dojo", "model": "deepseek-v3", "policy": "allo", "batch": 4096, "assumptions": "physical",
-    "over_roofline": 9.24, "decode_step_ns": 91.1e6, "mfu": 0.001, "hbm_bandwidth_utilisation": 0.108,
-    "load_max_over_mean": 1.61, "bound_link": 0.84, "bound_hbm": 0.16, "bound_llc": 0.002,
-}  # fmt: skip
-NOTES = {each.__name__: each for each in (roofline_notes, policy_notes, drawn_notes, layer_notes)}
-
-
-def test_notes_are_sentences():
-    for case in TOLD["notes"]:
-        rows = [ROW | row if case.get("like") == "run" else row for row in case["rows"]]
-        assert NOTES[case["of"]](rows) == [case["said"]]
-
-
-def test_every_note_begins_and_ends_as_a_sentence():
-    """What a note says of several runs with everything that can be said of them."""
-    rows = [
-        ROW | {
-            "policy": policy, "speedup_vs_ep": 0.5, "gemm_extrapolated": 0.3, "copies_extrapolated": 1.0,
-            "drawn_from": 5, "stand_ins": "GEMMs take the times of h100, scaled to the die's peak and HBM",
-            "uncharged": "mine:f", "plans_by_speeds": 1, "throttled_share": 0.2, "clock": 0.9, "held_by": "power",
-            "layers": 1, "model_layers": 58, "context_tokens": 0, "approximate": "x is not read", "hbm_all_counted": 0,
-        }
-        for policy in "abcdefg"
-    ]  # fmt: skip
-    notes = [*result_notes(rows, []), *traffic_notes(WorkloadSpec(trace={"synthetic": {}}, batch=1))]
-    notes.append(prefill_note(SyntheticSpec(like="kimi-k2")))
-    assert len(notes) > 10 and [each for each in notes if each[0].islower() or each[-1] != "." or ";" in each] == []

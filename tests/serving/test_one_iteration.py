@@ -1,0 +1,87 @@
+"""Runs and served engines have one iteration."""
+
+import numpy as np
+import pytest
+from support.examples import sampled
+
+from archsim.engine.machine import links_of
+from archsim.iteration.layers import CAUSES
+from archsim.iteration.run_iteration import laws_of
+from archsim.runs.plan import prepare
+from archsim.serving.deployment import laws_of as laws_of_engine
+from archsim.serving.file_engines import engine_of
+from archsim.serving.simulate import Scheduler
+from archsim.specs.library import load_experiment
+from archsim.specs.serving_files import load_serving
+
+SCENARIO = {
+    "name": "laws",
+    "systems": [{"like": "h20_cluster", "name": "h20"}],
+    "models": ["deepseek-v3"],
+    "workload": {
+        "trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 4096, "decode_steps": 2, "layers": 2, "context": 900,
+    },
+    "policies": ["ep"],
+    "assumptions": {
+        "set": "physical", "execution": "expert_parallel", "gemm": "grouped", "dispatch": "per_rank", "combine": "bf16",
+        "transfer_software": "charged", "migration": "free", "capacity": "unbounded",
+    },
+    "engine": "analytical",
+}  # fmt: skip
+
+
+WAFER = SCENARIO | {
+    "systems": ["dojo"],
+    "models": ["qwen3-235b-a22b"],
+    "workload": SCENARIO["workload"] | {"batch": 400, "layers": 1, "decode_steps": 1},
+    "assumptions": "physical",
+    "parallel": {"attention": {"tp": 4, "dp": 6}},
+}
+
+
+MACHINES = (("h100_node", "gpt-oss-120b"), ("b200_node", "qwen3-30b-a3b"), ("mi355x_node", "deepseek-v3"),
+            ("vr_nvl144", "gpt-oss-120b"), ("a100_cluster", "qwen3-30b-a3b"))  # fmt: skip
+
+
+@pytest.mark.parametrize(("like", "model"), sampled(MACHINES, {MACHINES[0]}.__contains__))
+def test_runs_and_served_engines_have_one_iteration_of_a_gpu(like, model):
+    """Without an engine both take the fastest kernel of all engines with constants."""
+    level = {"switch": 8, "bandwidth": "400 GB/s", "hop_latency": "0.5 us", "law": "h100/intra_node"}
+    system = {"like": like, "name": "mine", "fabric": {"levels": [level]}}
+    parallel = {"attention": {"tp": 2, "dp": 4}}
+    serving = load_serving({
+        "system": system, "model": model, "parallel": parallel, "engine": "none", "routing": {"like": "model"},
+        "requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 8}, "count": 4},
+        "scheduler": {"max_num_seqs": 64, "max_num_batched_tokens": 512}, "precision": {"kv": "bf16"},
+    })  # fmt: skip
+    served, _ = laws_of_engine(engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler))
+    given = WAFER | {"systems": [system], "models": [model], "parallel": parallel, "precision": {"kv": "bf16"}}
+    ran = laws_of(prepare(load_experiment(given | {"assumptions": "physical"})).runs[0], None)
+    same_laws(ran, served)
+    for phase, new in (("decode", 1.0), ("prefill", 512.0)):
+        ns = [sum(layers * times.ns(8.0, new, 2048.0) for times, layers in laws.attention[phase])
+              for laws in (ran, served)]  # fmt: skip
+        assert ns[0] == ns[1] > 0
+
+
+def same_laws(ran, served):
+    for cause in CAUSES:
+        for rows in ("tokens", "sampled"):
+            assert np.array_equal(ran.ns(cause, rows=rows)[:200], served.ns(cause, rows=rows)[:200]), cause
+
+
+def test_runs_and_served_engines_have_one_iteration_of_a_wafer():
+    system = {"like": "dojo", "name": "w", "mesh": {"x": 6, "y": 4}}
+    parallel, model = {"attention": {"tp": 4, "dp": 6}, "experts": {"ep": 24}}, "olmoe-1b-7b"
+    serving = load_serving(
+        {
+            "system": system, "model": model, "parallel": parallel, "engine": "none", "routing": {"like": "model"},
+            "requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 8}, "count": 4},
+        }
+    )  # fmt: skip
+    served, _ = laws_of_engine(engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler))
+    given = WAFER | {"systems": [system], "models": [model], "parallel": parallel}
+    [run] = prepare(load_experiment(given)).runs
+    ran = laws_of(run, links_of(run.system, run.assumptions))
+    same_laws(ran, served)
+    assert ran.ns("all_reduce")[1] > 0 and ran.ns("host")[1] > 0 == ran.ns("host")[0]
