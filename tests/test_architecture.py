@@ -9,6 +9,8 @@ import pytest
 import yaml
 from support.source import parsed, statements
 
+import archsim
+from archsim import extend
 from archsim.show.reference import architecture_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -207,6 +209,53 @@ def test_every_room_says_its_question_front_units_laws_and_a_journey(trees):
     assert len(set(numbers.values())) == len(numbers)
     mutants = yaml.safe_load((ROOT / "tests" / "law_mutants.yaml").read_text(encoding="utf-8"))
     assert numbers == {number: row["test"].rpartition("::")[2] for number, row in mutants.items()}
+
+
+def test_tests_take_inner_names_of_their_own_room(trees):
+    """A name that no front has, and that no other room of the product takes, is tested in its room, so that renaming it
+    changes no test of another. The table has those that are left; it only shrinks.
+    """
+    users = {}  # module or name → files of the product that import it
+    for file, tree in trees.items():
+        for _, name in imports_of(tree):
+            users.setdefault(name, set()).add(file)
+    fronts = {f"{module}.{name}" for module, names in archsim._NAMES.items() for name in names.split()}
+    fronts |= {f"{module}.{name}" for module, name in extend._HOME.values()}
+    for file in (each for each in FILES if each.name == "__init__.py"):
+        front = (ast.get_docstring(trees[file]) or "").partition("Front: ")[2].partition("Units and errors: ")[0]
+        fronts |= {f"{module_of(file)}.{name}" for name in re.findall(r"`([\w.]+)`", front)}
+
+    def is_inner(module: str, name: str) -> bool:
+        beside = {file for of in (module, f"{module}.{name}") for file in users.get(of, ()) if room_of(file) != home}
+        return f"{module}.{name}" not in fronts and not any(
+            re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")) for file in beside
+        )
+
+    found = {}
+    for file, tree in parsed((ROOT / "tests").rglob("*.py")).items():
+        mine = file.relative_to(ROOT / "tests").parts[0]
+        for module, name in sorted(names_taken(tree, file.read_text(encoding="utf-8"))):
+            home = room_of(ROOT.joinpath(*module.split(".")).with_suffix(".py"))
+            if home not in (mine, "api", "archsim", "balancers", "extend") and is_inner(module, name):
+                found.setdefault(str(file.relative_to(ROOT / "tests")), []).append(f"{module}.{name}")
+    assert found == yaml.safe_load((ROOT / "tests" / "inner_names.yaml").read_text(encoding="utf-8"))
+
+
+def room_of(file: Path) -> str:
+    """The folder of the tests of a module."""
+    package, room, *_ = [*file.relative_to(ROOT).with_suffix("").parts, "archsim"]
+    return room if package == "archsim" or room == "rtl" else package
+
+
+def names_taken(tree: ast.Module, text: str) -> set[tuple[str, str]]:
+    """(module, name) of what a test imports of the packages, or takes of a module that it imports."""
+    froms = [node for node in statements(tree) if isinstance(node, ast.ImportFrom) and rank_of(node.module) is not None]
+    pairs = [(node.module, alias.name, alias.asname or alias.name) for node in froms for alias in node.names]
+    taken = {(of, what) for of, what, _ in pairs if not exists(f"{of}.{what}")}
+    for of, what, name in pairs:
+        if exists(f"{of}.{what}"):
+            taken |= {(f"{of}.{what}", used) for used in re.findall(rf"(?<![\w.\"/]){name}\.(\w+)", text)}
+    return {(of, what) for of, what in taken if not what.startswith("__")}
 
 
 def is_named(full: str, trees) -> bool:

@@ -1,6 +1,7 @@
 """Which layers, experts and attention does a published model have?
 
-Front: `spec.ModelSpec`, `attention.LayerSet`, `config_json.import_config`, `config_json.write_model`, `onnx.import_model`.
+Front: `spec.ModelSpec`, `attention.LayerSet`, `config_json.import_config`, `config_json.write_model`,
+    `onnx.import_model`.
 Units and errors: Sizes are in elements, weights in bytes of their precision. A configuration that is not understood
     is a `SpecError` with its key.
 Laws:

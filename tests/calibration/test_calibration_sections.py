@@ -15,9 +15,7 @@ from archsim.cli.main import main
 from archsim.laws import stored
 from archsim.laws.calibration_files import calibration_digest, calibration_named, load_calibration, read_calibration
 from archsim.laws.laws import Laws
-from archsim.laws.moe import moe_ns
 from archsim.laws.scaling import KEYS, with_scaled
-from archsim.laws.whole_pairs import with_own_pairs
 from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.datasheets import DATASHEETS, SCALED
 
@@ -188,26 +186,6 @@ def test_measured_tables_come_first():
     h200 = Laws(calibration_named("h200"))
     assert h200.fused_moe(64, 8, dtype="fp8_block", model="DeepSeek-V3").table.scaled_from == ""
     assert h200.fused_moe(64, 8, dtype="bf16", model="Qwen3-235B-A22B").table.scaled_from == "h100"
-
-
-WHOLE = "sglang", "0.5.10", "sglang_fused_moe_triton"  # whose EP ranks were timed with all pairs of the group
-
-
-@pytest.mark.parametrize("gpu", sampled(["a100", "gb200"], {"a100"}.__contains__))
-def test_ranks_with_a_share_of_the_pairs_do_not_take_the_time_of_all(gpu):
-    """16,384 tokens: files have 0.9 of the time of one rank at EP 4 and 8; B200, of GB200's silicon, has its share."""
-    files, loaded = read_calibration(shipped_configs() / "calibrations" / f"{gpu}.yaml"), calibration_named(gpu)
-
-    def over_one(calibration, ep):
-        of = [each for each in calibration.moe if (each.library, each.version, each.kernel) == WHOLE
-              and (each.model, each.dtype, each.distribution) == ("DeepSeek-V3", "bf16", "balanced")]  # fmt: skip
-        several, one = moe_ns(of[0], [ep, 1], [1, 1], [16384, 16384])
-        return several / one
-
-    for ep in (2, 4, 8):
-        assert over_one(files, ep) > 0.7 and over_one(loaded, ep) < 1.7 / ep
-    sound = read_calibration(shipped_configs() / "calibrations" / "h100.yaml")
-    assert with_own_pairs(sound, None) is sound
 
 
 def test_a_gpu_scaled_to_itself_keeps_its_laws(h100):

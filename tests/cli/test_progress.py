@@ -267,3 +267,13 @@ def test_a_list_names_its_phase(monkeypatch):
     add_list(parser)
     run_list(parser.parse_args(["models"]))
     assert written.getvalue() == "  reading the models that there are, 2 s so far\n"
+
+
+def test_progress_has_a_phase_and_an_estimate(capsys):
+    now = [0.0]
+    lines = Lines(sys.stderr, lambda: now[0])
+    for at in range(8):
+        now[0] = 6.0 * at
+        lines.at("ep: serving", at / 10)
+    said = capsys.readouterr().err
+    assert "ep: serving" in said and "left" in said and len(said.splitlines()) >= 3

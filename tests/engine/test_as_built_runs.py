@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from archsim.iteration.machine import rates_of
-from archsim.laws.calibration_files import calibration_named
 from archsim.runs.plan import prepare, select
-from archsim.runs.policy_notes import LUCK, policy_notes
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_planned
 
@@ -19,7 +16,6 @@ SYSTEM = {
     "d2d": {"bandwidth": "1 TB/s"}, "compute": {"peak": "50 TFLOP/s", "dtype": "fp16"},
 }  # fmt: skip
 ROOFLINE = {"set": "physical", "gemm": "roofline", "memory": "experts"}
-SPEEDS = {"name": "fast", "allocation": {"name": "isca26", "needs": "speeds"}}
 
 
 def experiment_of(policies=("ep",), engine="analytical", assumptions=ROOFLINE, **keys):
@@ -69,23 +65,6 @@ def test_a_faster_die_never_slows_a_run(which, part):
     for slower, faster in zip(times, times[1:], strict=False):
         for before, after in zip(slower, faster, strict=True):
             assert after <= before * 1.005
-
-
-@pytest.mark.parametrize("part", ["array", "hbm"])
-def test_a_rule_that_sees_a_faster_die_loses_no_more_than_luck(part):
-    times = []
-    for speed in (0.8, 1.0, 1.2):
-        factors = [[1.0, 1.0] for _ in range(6)]
-        factors[4][part == "hbm"] = speed
-        times += decode_ns(policies=(SPEEDS,), **table(*factors))
-    assert times[1] <= times[0] * (1 + LUCK) and times[2] <= times[1] * (1 + LUCK)
-
-
-def test_what_luck_may_cost_a_rule_that_sees_speeds_is_said_where_dies_differ():
-    unequal = [each["row"] for each in rows(policies=("allo", SPEEDS), **table((0.8, 1.0)))]
-    (note,) = [each for each in policy_notes(unequal) if "By luck" in each]
-    assert "(fast)" in note and "up to 3%" in note
-    assert not [each for each in policy_notes([each["row"] for each in rows(policies=(SPEEDS,))]) if "By luck" in each]
 
 
 @pytest.mark.parametrize("engine", ["analytical", "event"])
@@ -194,18 +173,6 @@ def test_weak_ports_of_all_gpus_are_links_of_half_the_bandwidth(machine):
         bandwidth = whole.fabric.levels[number].bandwidth_bytes_per_s / 2
         levels[number]["bandwidth"] = f"{bandwidth / 1e9} GB/s"
         assert run_ns(weak) == pytest.approx(run_ns([], levels), rel=1e-9)
-
-
-def test_collectives_wait_for_the_weakest_link():
-    def rates(system, **keys):
-        system = load_experiment({**experiment_of(), "systems": [{"like": system, "name": "own"} | keys]}).systems[0]
-        return rates_of(system, calibration_named(system.compute.calibration))
-
-    half = {"links_as_built": {"degraded": [{"link": [3, "switch"], "bandwidth": "50 %"}]}}
-    assert rates("h100_node", **half).link_bytes_per_s == rates("h100_node").link_bytes_per_s / 2
-    nic = {"links_as_built": {"degraded": [{"link": [9, "level 1"], "bandwidth": "50 %"}]}}
-    whole, weak = rates("h100_cluster"), rates("h100_cluster", **nic)
-    assert weak.nic_bytes_per_s == whole.nic_bytes_per_s / 2 and weak.link_bytes_per_s == whole.link_bytes_per_s
 
 
 def test_messages_go_around_a_dead_port_where_software_is_free():

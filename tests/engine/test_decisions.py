@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.ported_heatmap import SlowHeatmap
 from support.examples import examples, sampled
 from support.small_runs import (
     BATCH,
@@ -26,15 +25,14 @@ from archsim.engine.decision import ALLOCATION, REPEATS, ChargedDecision, Charge
 from archsim.engine.execution import Order
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
-from archsim.machine.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
+from archsim.machine.decision import DecisionSpec, FsmSpec, HostSpec
 from archsim.policies.allocation import NO_EFFORT, estimating, home, isca26, paper
 from archsim.policies.heatmap import TopPositive, copy_bits
 from archsim.policies.placement import Placement
-from archsim.policies.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
+from archsim.policies.ported_heatmap import PortedHeatmap, cycles_per_transition
 from archsim.specs.library import load_assumptions
-from archsim.traffic.trace import StepTokens
 from microarch.blocks import atu, global_cp
-from microarch.blocks.global_cp import DecisionWork, State
+from microarch.blocks.global_cp import State
 from microarch.silicon.decision_area import decision_parts, design_of
 
 EXECUTORS = ("fsm", "firmware", "host")
@@ -273,25 +271,6 @@ def test_late_bits_make_fewer_copies_and_the_results_count_them(name):
         assert late < made
 
 
-def test_more_of_anything_never_takes_longer():
-    """More lanes, comparators, wider ports or a quicker clock: no state takes longer."""
-    counts = DecisionWork(25, 256, True, 200, 200, np.full(200, 7), np.full(200, 3), 400, 200, 30)
-    base = global_cp.fsm_ns(counts, FsmSpec())
-    for field, value in (
-        ("lanes", 16),
-        ("comparators", 64),
-        ("heatmap_port_bits", 1024),
-        ("prediction_port_bits", 32),
-        ("table_port_bits", 144),
-        ("clock_hz", 4e9),
-    ):
-        better = global_cp.fsm_ns(counts, FsmSpec().model_copy(update={field: value}))
-        assert (better <= base).all() and (field == "table_port_bits" or better.sum() < base.sum())
-    firmware = FirmwareSpec.model_validate({"core": "a76"})
-    slower = FirmwareSpec.model_validate({"core": "a72"})
-    assert (global_cp.firmware_ns(counts, firmware) <= global_cp.firmware_ns(counts, slower)).all()
-
-
 def test_what_overlaps_is_exposed_only_where_it_does_not_fit():
     states_ns = np.arange(len(State), dtype=float) * 100
     exposed = global_cp.exposed_ns(states_ns, previous_ns=150.0, step_ns=1e6)
@@ -340,37 +319,6 @@ def test_more_atu_entries_miss_less(entries):
         )
 
     assert misses(entries) >= misses(2 * entries) > 0
-
-
-def prompt(experts):
-    """One request whose prompt tokens choose these experts, int[token, rank], in one layer; then one decode token."""
-    tokens = np.array(experts, np.int16)[:, None, :]
-    yield StepTokens(0, np.zeros(len(tokens), np.int32), tokens)
-    yield StepTokens(1, np.zeros(1, np.int32), tokens[:1])
-
-
-@pytest.mark.parametrize(("top_k", "tokens", "limit"), sampled(
-    [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)], lambda case: case[0] > 1
-))  # fmt: skip
-def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k, tokens, limit):
-    """A full counter halves its row; experts that follow themselves, and one that stands twice in a token, count
-    each time.
-    """
-    rng = np.random.default_rng(tokens)
-    experts = np.minimum(rng.geometric(0.8, (tokens + 1, top_k)) - 1, 4)
-    seen = []
-    heatmap = PortedHeatmap(prompt(experts), 1, 1, 5, top_k, lambda heat, changed, out: seen.append(heat[0].tolist()))
-    slow = SlowHeatmap(prompt(experts), 1, 5, None)
-    heatmap.begin(0)
-    slow.begin(0)
-    assert heatmap.take_in(0, limit) == slow.take_in(0, limit)
-    heatmap.begin(1)
-    heatmap.hot(0)
-    assert seen == [[slow.counts[0, before] for before in range(5)]]
-    largest = max(map(max, seen[0]))
-    assert largest <= COUNTER_LIMIT
-    if tokens > 80_000:
-        assert 0 < sum(seen[0][0]) < 0.7 * (experts[:-1] == 0).sum()  # its row was halved
 
 
 def test_heatmap_drops_what_its_port_has_no_time_for_and_counts_it():

@@ -25,7 +25,6 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
-from archsim.evidence.engine_copies import COPY_SIZES
 from archsim.laws.calibration_files import calibration_named
 from archsim.laws.die import GroupedLaw, Kernels, Vectors, kernel_bounds
 from archsim.laws.gemm import ExpertGemm, Rates, gemm_times
@@ -34,8 +33,7 @@ from archsim.laws.moe import MoeSizes
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import law_of as fitted_law
 from archsim.laws.transfers import link_table
-from archsim.machine.copy_law import CopyLaw
-from archsim.machine.system import D2DSpec, HbmSpec, SystemSpec
+from archsim.machine.system import D2DSpec, SystemSpec
 from archsim.show.page import write_report
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
@@ -473,16 +471,6 @@ def read(kind, **keys):
     return validate(kind, Tree(keys, {(): Place("here")}))
 
 
-def test_hbm_takes_latency_and_efficiency_of_a_calibration():
-    hbm = read(HbmSpec, bandwidth="2 TB/s", capacity="80 GB", latency="300 ns", efficiency=0.9, calibration="h100")
-    plain = read(HbmSpec, bandwidth="2 TB/s", capacity="80 GB")
-    assert (hbm.latency_ns, hbm.efficiency) != (plain.latency_ns, plain.efficiency)
-    assert 300 < hbm.latency_ns < 700 and 0.7 < hbm.efficiency < 1
-    assert hbm.bandwidth_bytes_per_s == plain.bandwidth_bytes_per_s
-    again = read(HbmSpec, **{key: value for key, value in hbm.model_dump(mode="json", by_alias=True).items()})
-    assert again == hbm  # a manifest does not need the calibration
-
-
 @pytest.mark.parametrize("name", ["h100", "a100"])
 def test_a_remote_read_over_calibrated_links_takes_what_a_copy_of_its_size_took(name):
     link, law = read(D2DSpec, bandwidth="450 GB/s", calibration=name), fitted_law(link_table(calibration_named(name)))
@@ -501,50 +489,9 @@ def test_a_remote_read_over_calibrated_links_takes_what_a_copy_of_its_size_took(
     assert again == link  # a manifest does not need the calibration
 
 
-def test_no_copy_is_faster_than_the_link_and_no_latency_negative():
-    law = CopyLaw(
-        from_bytes=(1.0, 1e6), latency_ns=(-50.0, 10.0), ns_per_byte=(0.5, 0.001), bandwidth_bytes_per_s=100e9
-    )
-    assert law.link(1000) == (0.0, pytest.approx(0.01 / 0.45))  # the rate of the whole copy: 450 ns
-    assert law.link(10**6) == (0.0, 1.0)
-    with pytest.raises(ValueError, match="equally many numbers"):
-        CopyLaw(from_bytes=(1.0,), latency_ns=(1.0, 2.0), ns_per_byte=(1.0,), bandwidth_bytes_per_s=100e9)
-
-
 def test_plain_links_do_not_depend_on_slices():
     plain = read(D2DSpec, bandwidth="450 GB/s")
     assert plain.of_slices(4096) is plain
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "problem"),
-    [
-        (HbmSpec, "b200", "'b200'.*HBM"),
-        (D2DSpec, "b200", "'b200'.*XLA"),
-        (D2DSpec, "h800", r"'h800'.*p2p\.csv"),
-        (D2DSpec, "h10", "'h10'.*'h100'"),
-    ],
-)
-def test_what_was_not_measured_is_refused(kind, name, problem):
-    keys = {"bandwidth": "2 TB/s", "calibration": name} | ({"capacity": "80 GB"} if kind is HbmSpec else {})
-    with pytest.raises(SpecError, match=problem) as refused:
-        read(kind, **keys)
-    assert "calibration" in str(refused.value)
-
-
-def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy_between_two():
-    experts, copies = (load_experiment(CONFIGS / f"{name}.yaml") for name in ("validate_h100", "validate_h100_copies"))
-    assert {system.dies for system in experts.systems} == {1} and {system.dies for system in copies.systems} == {2}
-    assert {system.compute.calibration for system in experts.systems} == {"h100"} and copies.systems[
-        0
-    ].d2d.copies is not None
-    assert {each.gemm for each in experts.assumptions} == {"calibrated"}
-    assert {model.slice_weights for model in copies.models} == set(COPY_SIZES[::2])
-    for experiment in (experts, copies):
-        model, synthetic = experiment.models[0], experiment.workload.trace.synthetic
-        assert {each.experts for each in experiment.models} == {1}
-        demand = build_run_demand(SyntheticTraffic(model, synthetic, 2), 2, 1, 0, origin_dies=None, predictor=None)
-        assert demand.has_prefill and demand.tokens[1:].ravel().tolist() == [2]  # decode_ns is one step
 
 
 def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, capsys):
@@ -576,10 +523,3 @@ def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, c
     said = said.replace("1 of 2 runs copies", "2 of 2 runs copy")
     assert said in text_of_report(tmp_path / "points")
     assert f"note: {said}" in capsys.readouterr().err
-
-
-def test_links_of_older_manifests_do_not_say_what_was_measured():
-    law = {"from_bytes": "1024", "latency_ns": "10", "ns_per_byte": "1", "bandwidth": "450 GB/s"}
-    assert read(CopyLaw, **law).extrapolates(4096) is None
-    sizes = read(CopyLaw, **law, first_bytes=2048, last_bytes=4096)
-    assert [sizes.extrapolates(size) for size in (2047, 2048, 4096, 4097)] == [True, False, False, True]

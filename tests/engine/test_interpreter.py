@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from reference.deciding import SlowGlobalCP
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
+from support import decompressor
+from support.decompressor import State as At
 from support.examples import examples, sampled
 from support.random_systems import (
     OVERTAKEN,
@@ -25,6 +27,7 @@ from archsim.engine.event.flows import FLOWS, WAITING
 from archsim.engine.interpreted import blocks as served
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.interpreted.in_turns import SharedInTurns
+from archsim.engine.interpreted.interpreter import walk
 from archsim.engine.interpreted.memory import DieMemory, ring_order
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared
@@ -409,3 +412,20 @@ def test_kernels_equal_the_decision_in_rtl_on_as_many_experts_as_models_have(num
     pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
     compiled = run_system(number, EventEngine, random_large_system)
     assert_equal_runs(compiled, run_system(number, InterpretedEngine, in_rtl), exact=False)
+
+
+EXPAND_NS = decompressor.Parameters().expand_ns
+
+
+def test_the_table_can_be_walked_from_the_new_state():
+    only = walk(decompressor.REQUEST, At.EXPAND, lambda state: (Event.SERVED, EXPAND_NS if state == At.EXPAND else 7.0))
+    assert [(t.time, t.state, t.next) for t in only] == [
+        (EXPAND_NS, At.EXPAND, At.COMPUTE),
+        (EXPAND_NS + 7.0, At.COMPUTE, At.DONE),
+    ]
+
+
+def test_the_table_that_was_shipped_does_not_know_the_state():
+    assert not any(state == At.EXPAND for state, _ in blocks.REQUEST.steps)
+    with pytest.raises(KeyError):
+        walk(blocks.REQUEST, At.EXPAND, lambda state: (Event.SERVED, 0.0))

@@ -34,11 +34,10 @@ from archsim.evidence.serving.accuracy import JudgedPoint, ServedAccuracy, cells
 from archsim.evidence.serving.load_results import read_served
 from archsim.evidence.serving.measured_points import MeasuredPoint
 from archsim.evidence.serving.measured_run import read_measured, under_load
-from archsim.iteration.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
+from archsim.iteration.constants import ANY, host_file, host_of, residual_of, shape_of
 from archsim.serving.measures import times_ns
-from archsim.serving.outcome import range_of
 from archsim.serving.requests import without_hashes
-from archsim.serving.serving import deploy, serve, serve_requests
+from archsim.serving.serving import deploy, serve_requests
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving
@@ -389,19 +388,6 @@ def test_residuals_are_drawn_to_the_engine():
     assert all("tpot: [0.91, 0.91]" in each for each in found)
 
 
-def test_every_run_says_the_range_of_its_times():
-    file = {
-        "system": "h100_node", "model": "gpt-oss-120b", "parallel": {"attention": {"tp": 8}}, "engine": "vllm",
-        "requests": {"concurrency": 2, "count": 4, "input": {"fixed": 64}, "output": {"fixed": 4}},
-    }  # fmt: skip
-    serving = load_serving(file)
-    outcome = serve(serving)
-    assert any(note.startswith("With 80 % probability, the measured mean TTFT would be ") for note in outcome.notes)
-    assert range_of(load_serving(file | {"host": {"iteration": "1 ms"}}), outcome.measures) == ""
-    rows = host_file().residuals
-    assert all(isinstance(each, ResidualRow) and each.tpot[0] < each.tpot[1] for each in rows) and rows
-
-
 @pytest.mark.parametrize("model", ["gpt-oss-120b", "llama-3.1-70b"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_what_nobody_measured_has_no_range_of_a_measured_cell(engine, model):
@@ -527,23 +513,6 @@ def test_a_group_that_is_far_off_hardly_counts():
 def test_folds_part_groups_evenly_and_whole():
     found = fold_of(["b", "a", "a", "c", *map(str, range(12))])
     assert sorted(found.values()) == sorted(at % FOLDS for at in range(15))
-
-
-GLM = shape_of(load_model("glm-5"))
-
-
-def test_rows_of_factors_multiply_where_their_keys_agree():
-    rows = (
-        FactorRow(engine="vllm", experts=True, decodes=2.0),
-        FactorRow(engine="vllm", experts=True, shape=GLM, request=0.5),
-        FactorRow(gpu="h200", dtype="fp8_block", experts=True, routed=3.0),
-        FactorRow(engine="vllm", experts=True, gpu="h200", dtype="fp8_block", shape=GLM, decodes=5.0),
-    )
-    known = host_file().model_copy(update={"factors": rows})
-    host = host_of("vllm", load_model("qwen3-235b-a22b"), "h200", "fp8_block", "bf16", known)
-    assert (host.decodes, host.prompts, host.experts) == (2.0, 1.0, 3.0)
-    other = host_of("vllm", load_model("glm-5"), "h200", "fp8_block", "bf16", known)
-    assert (other.decodes, other.request_ns) == (10.0, host.request_ns / 2)
 
 
 # ---- Serving against what was measured on GPUs; skipped without the data. docs/measurements.md has the whole table.

@@ -17,7 +17,6 @@ from archsim.model.attention import KINDS, read_kind
 from archsim.model.spec import ModelSpec
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model
-from calibration.fit.attention_blocks import model_of
 
 INDEXER = {"index_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 MLA = {"heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
@@ -159,18 +158,6 @@ def test_few_tokens_of_a_prompt_take_the_floor_of_their_library():
     ):  # fmt: skip
         found = kind.times(Laws(calibration_named(gpu)), PREFILL, 7168, library=library).ns(*at)
         assert (found > low).all() and (found < high).all()
-
-
-@pytest.mark.parametrize(("gpu", "context", "measured_ms"), [
-    ("h200", 524_288, 11.4), ("h200", 1_000_000, 21.8), ("b200", 262_144, 4.4), ("b200", 1_000_000, 17.4),
-])  # fmt: skip
-def test_few_tokens_after_many_wait_for_a_scan_of_them(gpu, context, measured_ms):
-    """SGLang's block-sparse kernel scans the keys of a request one after the other: as long for 1 as for 16 tokens, and
-    for up to 64 requests of 4 KV heads; 128 take twice as long, and count as extrapolated."""
-    hidden, kind = model_of("block_sparse", "MiniMax-M3", 64)
-    times = kind.times(Laws(calibration_named(gpu)), PREFILL, hidden, library="sglang")
-    assert times.ns(1, np.array([2, 16]), context) / 1e6 == pytest.approx(measured_ms, rel=0.2)
-    assert times.outside(np.array([1, 64, 128]), 65_536).tolist() == [False, False, True]
 
 
 def test_blocks_of_unseen_heads_are_within_twenty_percent():

@@ -6,7 +6,7 @@ import archsim
 from archsim.base.errors import SpecError
 from archsim.iteration.layers import ELSEWHERE, count_operators, program
 from archsim.runs.plan import prepare
-from archsim.specs.deployment import Parallelism, Precision, fitting, refuse_cut_blocks
+from archsim.specs.deployment import Parallelism, Precision, refuse_cut_blocks
 from archsim.specs.library import load_experiment, load_model
 
 EXPERIMENT = {
@@ -67,11 +67,6 @@ def test_transfers_take_the_place_of_the_all_reduce_after_experts():
 def test_what_is_not_modelled_is_refused_by_name(overrides, said):
     with pytest.raises(SpecError, match=said):
         prepare(load_experiment(EXPERIMENT, overrides))
-
-
-def test_sizes_that_fit_are_named():
-    assert fitting(128, 72) == "64 or 32 fit"
-    assert fitting(7, 4) == "1 fits"
 
 
 def test_parallel_sizes_and_precision_are_axes_of_a_sweep():

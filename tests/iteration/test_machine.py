@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from archsim.base.config_files import named_files
-from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.grouped_gemm import law_of_ranks
-from archsim.engine.moves import Sizes, VectorBytes
 from archsim.iteration.machine import calibration_on, is_measured, rates_of
 from archsim.iteration.run_iteration import rates_of as rates_of_dies
 from archsim.iteration.times import Batches, iteration_laws, iteration_times
@@ -20,7 +18,7 @@ from archsim.laws.tables import CalibrationSpec
 from archsim.laws.transfers import read_share
 from archsim.machine.system import SystemSpec
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.library import load_model, load_system
+from archsim.specs.library import load_experiment, load_model, load_system
 
 MEASURED = (
     "a100_cluster", "b200_node", "b300_node", "gb200_nvl72", "gb300_nvl72", "h100_cluster", "h200_node", "h20_cluster",
@@ -69,25 +67,6 @@ def test_bytes_of_a_link_take_its_rate_and_latency_stays(factor, size, ranks):
     at = np.searchsorted(one.table.from_bytes, max(size, one.table.first_bytes), side="right") - 1
     moved = max(size, one.table.first_bytes) * one.table.ns_per_byte[max(at, 0)]
     assert one.ns - other.ns == pytest.approx(moved * (1 - 1 / factor), rel=1e-9, abs=1e-6)
-
-
-@pytest.mark.parametrize("level", [0, 1])
-def test_a_hop_of_each_level_takes_as_much_longer_as_its_file_says(level):
-    """Of dispatch and combine on 4 nodes with hops of 10 us more: NICs, that take longest, one hop; NVLink none."""
-    system = load_system("h100_cluster")
-    levels = [each.model_dump(mode="json", by_alias=True) for each in system.fabric.levels]
-    levels[level]["hop_latency"] = f"{system.fabric.levels[level].hop_latency_ns + 10_000} ns"
-    given = system.model_dump(mode="json", by_alias=True) | {"fabric": {"levels": levels}}
-    of = "per_token_expert", Sizes(256, 8), 7168, VectorBytes(7168, 14336), 32, np.array([1.0, 64.0, 512.0])
-    before, after = (
-        send_equal(calibration_on(each), *of) for each in (system, SystemSpec.model_validate(given | {"name": "far"}))
-    )
-    for op in ("dispatch", "combine"):
-        longer = getattr(after, op) - getattr(before, op)
-        assert longer == pytest.approx(10_000) if level else (longer <= 10_000).all()
-    longer = Laws(calibration_on(SystemSpec.model_validate(given))).collective("all_reduce", 2.0**20, ranks=8).ns
-    more = longer - Laws(calibration_on(system)).collective("all_reduce", 2.0**20, ranks=8).ns
-    assert more == pytest.approx(0 if level else 20_000)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -160,3 +139,38 @@ def test_kernels_read_at_the_share_of_the_file_or_at_that_which_was_measured(nam
     if system.compute.kernel_latency_ns is not None:
         rates = rates_of_dies(system)
         assert (rates.hbm_bytes_per_s, rates.own.byte_share) == (bandwidth, share) and reached <= bandwidth * share
+
+
+TOY = {
+    "name": "toy", "source": "made up", "layers": 2, "moe_layers": {"first": 1, "last": 1}, "hidden": 1024,
+    "expert_ffn": 2048, "experts": 24, "top_k": 2, "shared_experts": 1,
+}  # fmt: skip
+
+
+SYSTEM = {
+    "name": "small", "source": "made up", "mesh": {"x": 3, "y": 2}, "hbm": {"bandwidth": "2 TB/s", "capacity": "4 GB"},
+    "d2d": {"bandwidth": "1 TB/s"}, "compute": {"peak": "50 TFLOP/s", "dtype": "fp16"},
+}  # fmt: skip
+
+
+ROOFLINE = {"set": "physical", "gemm": "roofline", "memory": "experts"}
+
+
+def experiment_of(policies=("ep",), engine="analytical", assumptions=ROOFLINE, **keys):
+    return {
+        "name": "as_built", "systems": [SYSTEM | keys], "models": [TOY], "policies": list(policies),
+        "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": [600], "decode_steps": 2},
+        "assumptions": [assumptions], "engine": engine,
+    }  # fmt: skip
+
+
+def test_collectives_wait_for_the_weakest_link():
+    def rates(system, **keys):
+        system = load_experiment({**experiment_of(), "systems": [{"like": system, "name": "own"} | keys]}).systems[0]
+        return rates_of(system, calibration_named(system.compute.calibration))
+
+    half = {"links_as_built": {"degraded": [{"link": [3, "switch"], "bandwidth": "50 %"}]}}
+    assert rates("h100_node", **half).link_bytes_per_s == rates("h100_node").link_bytes_per_s / 2
+    nic = {"links_as_built": {"degraded": [{"link": [9, "level 1"], "bandwidth": "50 %"}]}}
+    whole, weak = rates("h100_cluster"), rates("h100_cluster", **nic)
+    assert weak.nic_bytes_per_s == whole.nic_bytes_per_s / 2 and weak.link_bytes_per_s == whole.link_bytes_per_s

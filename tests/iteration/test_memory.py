@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.examples import examples, sampled
 from support.small_runs import policy, small_model, small_system
 
-from archsim.base.errors import CapacityError, SpecError
+from archsim.base.errors import CapacityError
 from archsim.cli.main import main
 from archsim.engine.engine import EventEngine
 from archsim.iteration import rank_memory
@@ -22,7 +22,6 @@ from archsim.iteration.misfit import levers, refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYTES, EXPERTS, SAMPLED_BYTES, SHARED
 from archsim.model.spec import ModelSpec
 from archsim.policies.registry import place_experts
-from archsim.runs.feasibility import MemoryUse, uncounted_notes
 from archsim.specs.deployment import (
     BF16,
     AttentionRanks,
@@ -37,7 +36,6 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
 
 ALL = load_assumptions("physical", memory="all")
-GEOMETRY = {"attention": None, "vocabulary": None}
 
 
 def scenario(system="dojo", model="qwen3-235b-a22b", batch=16384, prompt_tokens=0, assumptions=ALL, kv=None, **keys):
@@ -132,26 +130,6 @@ def test_experts_alone_are_counted_unless_said_otherwise():
     assumptions = load_assumptions("physical", memory="experts")
     fit = memory_fit(of.system, of.model, assumptions, placed(of), of.workload, of.batch)
     assert set(fit.parts) == {EXPERTS, SHARED} and fit.context is None
-
-
-def test_a_model_without_attention_counts_experts_alone_and_says_so():
-    model = load_model("qwen3-235b-a22b").model_copy(update=GEOMETRY)
-    of = scenario(model=model)
-    fit = fit_of(of, placed(of))
-    assert set(fit.parts) == {EXPERTS}
-    (note,) = uncounted_notes([MemoryUse(of, fit, True, None)])
-    assert "qwen3-235b-a22b" in note and "attention, vocabulary" in note
-
-
-def test_a_context_that_nothing_says_must_be_written():
-    of = scenario()
-    with pytest.raises(SpecError, match=r"^workload\.context: .*context: 4096"):
-        fit_of(of, placed(of))
-    none = scenario(context=0)
-    fit = fit_of(none, placed(none))
-    assert fit.of(KV) == 0 and uncounted_notes([MemoryUse(none, fit, True, None)]) == [
-        "HBM holds no KV cache, as workload.context is 0."
-    ]
 
 
 @pytest.mark.parametrize(

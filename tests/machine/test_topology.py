@@ -11,7 +11,6 @@ from support.small_runs import scenario_of
 from support.tiny import tiny
 
 from archsim.base.errors import ArchsimError
-from archsim.engine.fabrics import build_fabric
 from archsim.engine.machine import build_machine
 from archsim.laws.wafer import Defects, Draw, good_cores, harvested_yield, unbonded, yield_of
 from archsim.machine.built import as_built
@@ -22,7 +21,7 @@ from archsim.show.maps import MOST_LINKS, MappedRun, die_map
 from archsim.show.page import write_report
 from archsim.specs.library import load_experiment, load_planned
 from microarch.fabric.fabric import link_rank, narrowest, per_route
-from microarch.fabric.grid import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
+from microarch.fabric.grid import build_mesh
 from microarch.fabric.topology import BUILDERS, Edge, build_topology
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -135,18 +134,6 @@ def test_an_order_of_links_rises_along_routes_or_is_refused():
     for name in ("ring", "torus"):
         with pytest.raises(ValueError, match="cycle"):
             link_rank(built(name, (5, 3)))
-
-
-def test_classes_of_links_have_their_own_bandwidth_and_latency(tmp_path):
-    topology = "{name: torus, vertical: {bandwidth: 250 GB/s}, wrap: {hop_latency: 1 us}}"
-    system = tiny(tmp_path, "systems.0.mesh=4x3", f"systems.0.topology={topology}").systems[0]
-    mesh = build_fabric(system, "row_major")
-    rates, latencies = mesh.link_bytes_per_ns, mesh.link_ns
-    wraps = np.isin(mesh.link_class, [HORIZONTAL_WRAP, VERTICAL_WRAP])
-    narrow = mesh.link_class == VERTICAL
-    assert wraps.sum() == 2 * (4 + 3) and narrow.sum() == 2 * 4 * 2
-    assert set(rates[narrow]) == {250 * 0.9} and set(rates[~narrow]) == {1000 * 0.9}
-    assert set(latencies[wraps]) == {1000.0} and set(latencies[~wraps]) == {200.0}
 
 
 def one_run(folder, topology, contention, *more):

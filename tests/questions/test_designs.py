@@ -1,6 +1,5 @@
 """Two designs side by side: what differs, by how much, and who is better."""
 
-import argparse
 import csv
 import re
 from dataclasses import replace
@@ -12,10 +11,8 @@ from support.html_page import Page
 from support.tiny import tiny, tiny_file
 
 import archsim as ar
-from archsim.base import verbs
 from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.cli import arguments, compare
 from archsim.cli.main import main
 from archsim.questions import designs_page
 from archsim.questions.death import death_of
@@ -129,14 +126,6 @@ def test_two_designs_have_an_order_in_samples_that_are_asked_for(tmp_path):
     inside = tiny(tmp_path, *FEW)
     found = ar.compare("base", "ep", inside=inside, batch=40, samples=16, jobs=1)
     assert found.sure.samples == 16 and ar.compare("base", "ep", inside=inside, batch=40).sure is None
-
-
-def test_another_comparison_has_another_folder():
-    parser = argparse.ArgumentParser()
-    arguments.add_options(parser, verbs.COMPARE)
-    given = ["", "--in=dojo", "--in=wide", "--batch=8", "--batch=9", "--model=toy", "--system=toy2", "--set=a.b=1"]
-    names = {compare._folder_name(parser.parse_args(["configs/x.yaml", "y", *each.split()])) for each in given}
-    assert len(names) == len(given) and {"x-y", "dojo-x-y", "x-y-8", "x-y-a.b=1"} < names
 
 
 def test_a_report_is_the_experiment_that_it_was_made_from(tmp_path):

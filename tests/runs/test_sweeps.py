@@ -9,7 +9,6 @@ import re
 import numpy as np
 import pytest
 from pyarrow import parquet
-from scipy.stats import qmc
 from support.dask_processes import Cluster
 from support.tiny import TINY, archsim
 from support.watching import Heard
@@ -23,11 +22,9 @@ from archsim.runs import sweep as sweeping
 from archsim.runs.plan import RunMaker, prepare, select
 from archsim.runs.point_measures import PartMeasures
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.axis_values import counted_values
 from archsim.specs.constraints import parse_constraint
-from archsim.specs.drawn_shares import draw_shares
 from archsim.specs.library import load_experiment, load_planned
-from archsim.specs.plan import CONSTRAINT_MEASURES, Dropped, SweepPlan
+from archsim.specs.plan import Dropped, SweepPlan
 from archsim.specs.variants import in_words
 
 
@@ -51,33 +48,6 @@ def one_of_everything(folder, sweep):
     experiment = TINY.replace("batch: [12, 40]", "batch: 12").replace("[base, ep, allo, pred, allo+pred]", "[base]")
     head, _, rest = experiment.partition("- name: square")
     return load_planned(file_of(folder, sweep, head + rest[rest.index("models:") :]))
-
-
-@pytest.mark.parametrize(("given", "values"), [
-    ({"from": "1 TB/s", "to": "4 TB/s", "step": "1 TB/s"}, ("1 TB/s", "2 TB/s", "3 TB/s", "4 TB/s")),
-    ({"from": "0.1 TB/s", "to": "0.35 TB/s", "step": "0.1 TB/s"}, ("100 GB/s", "200 GB/s", "300 GB/s")),
-    ({"from": "1 TB/s", "to": "8 TB/s", "log": 3}, ("1 TB/s", "2.82843 TB/s", "8 TB/s")),
-    ({"from": "32 MiB", "to": "128 MiB", "factor": 2}, ("32 MiB", "64 MiB", "128 MiB")),
-    ({"from": 1, "to": 64, "factor": 4}, (1, 4, 16, 64)),
-    ({"from": 1, "to": 4, "linear": 7}, (1, 2, 3, 4)),
-    ({"from": 0.0, "to": 1.0, "linear": 3}, (0.0, 0.5, 1.0)),
-    ({"from": "10 %", "to": "30 %", "step": "10 %"}, ("10 %", "20 %", "30 %")),
-])  # fmt: skip
-def test_ranges_are_counted_out(given, values):
-    assert counted_values(given) == values
-
-
-@pytest.mark.parametrize("given", [
-    {"from": "100 TFLOP/s", "to": "1000 TFLOP/s", "log": 1500},
-    {"from": "50 ns", "to": "240 ns", "linear": 1500},
-    {"from": 1, "to": 1200, "linear": 1500},
-    {"from": 0.1, "to": 0.2, "linear": 1500},
-    {"from": "1 KiB", "to": "3 MiB", "step": "1 KiB"},
-])  # fmt: skip
-def test_many_values_of_a_range_are_those_of_few_and_are_checked_at_the_ends(given, monkeypatch):
-    many = counted_values(given)
-    monkeypatch.setattr("archsim.specs.axis_values._MANY", 10_000)
-    assert list(many) == list(counted_values(given)) and many.telling == [0, len(many) - 1]
 
 
 @pytest.mark.parametrize(("text", "holds"), [
@@ -228,23 +198,6 @@ def test_constraints_drop_what_breaks_them_and_count_it(tmp_path):
     assert dropped.by_constraint == {"dies <= 8": 3, "hbm.bandwidth >= 2 * d2d.bandwidth": 2}
 
 
-def test_measures_are_those_of_the_machine(tmp_path):
-    plan = one_of_everything(
-        tmp_path, "  grid: {mesh: [2x2, 8x8], hbm.capacity: [4 MB, 4 GB], decision.fsm.lanes: [1, 4096]}\n"
-    )
-    points, _ = points_of(plan)
-    ask = PartMeasures().functions()
-    assert set(ask) == set(CONSTRAINT_MEASURES)
-    assert [ask["dies"](p) for p in points] == [4] * 4 + [64] * 4
-    for name in ("area_mm2", "silicon_mm2", "cost_usd"):
-        assert ask[name](points[0]) < ask[name](points[4]), name
-    assert ask["area_mm2"](points[0]) < ask["area_mm2"](points[1]), "lanes take silicon"
-    # 16 experts of 3 × 512 × 256 × 2 B in 2 layers on 4 dies, and the shared one on each: 7.9 MB a die.
-    assert [ask["hbm_capacity"](p) for p in points] == [False, False, True, True] + [True] * 4
-    weights = 3 * 512 * 256 * 2 * 2
-    assert 0.9 * 4e6 > weights * (16 / 64 + 1) and 0.9 * 4e6 < weights * (16 / 4 + 1)
-
-
 def test_a_combination_that_cannot_be_is_told_with_its_point(tmp_path):
     edges = "{name: edges, edges: [[0, 1], [1, 2], [2, 3]]}"
     plan = one_of_everything(
@@ -379,12 +332,6 @@ def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
     assert len(select(one_of_everything(tmp_path, f"{sweep}  where: hbm_capacity fits\n")).kept) == 2
     with pytest.raises(ArchsimError, match="no point is left of 4: dropped 4 by `dies > 99`"):
         select(one_of_everything(tmp_path, f"{sweep}  where: dies > 99\n"))
-
-
-def test_a_latin_hypercube_has_the_shares_of_scipy():
-    for count, axes, seed in ((1, 1, 0), (7, 3, 1), (2250, 9, 6)):
-        expected = qmc.LatinHypercube(axes, seed=np.random.default_rng(seed)).random(count)
-        assert (draw_shares("latin_hypercube", axes, count, seed) == expected).all()
 
 
 def test_a_dry_run_of_a_million_points_looks_at_a_sample_of_them(tmp_path, monkeypatch, capsys):

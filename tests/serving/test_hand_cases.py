@@ -318,22 +318,6 @@ def test_a_run_says_that_prompts_hold_up_decodes_of_all_ranks():
     assert alone and not any("delays the decodes" in each for each in alone)
 
 
-def test_json_says_why(tmp_path, monkeypatch):
-    import yaml
-
-    from archsim.cli.main import main
-
-    lines = []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
-    given = {**GIVEN, "scheduler": {"name": "vllm_v1", "max_num_seqs": 1}}
-    requests = {"concurrency": 4, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 12}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**given, "requests": requests}))
-    assert main(["serve", str(tmp_path / "mine.yaml"), "--json", "--samples", "0"]) == 0
-    (row,) = lines[0]["rows"]
-    assert "a rank runs at most 1 request at a time" in row["why_slow"][0] and row["why_slow"][0] in row["notes"]
-
-
 def test_a_run_says_when_times_are_as_before_a_fault():
     requests = {"arrivals": {"rate": "40/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 1200,
                 "sessions": None}  # fmt: skip

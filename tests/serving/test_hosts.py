@@ -10,12 +10,11 @@ from support.serving import MS, opened, pool
 
 import archsim as ar
 from archsim.base.errors import TraceError
-from archsim.iteration.collectives import fastest_all_reduce_ns
 from archsim.iteration.constants import Host, host_file
 from archsim.iteration.experts import ByChance
 from archsim.iteration.layers import EXPERTS
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
-from archsim.iteration.stand_ins import NEAR, ONE_SHOT, with_stand_ins
+from archsim.iteration.stand_ins import with_stand_ins
 from archsim.laws.calibration_files import calibration_named
 from archsim.laws.dominated import dominated_in
 from archsim.laws.laws import Laws
@@ -268,21 +267,6 @@ def _groups(serving):
     return groups_of(serving, engine, deployment.prefill, deployment.scheduler, Host())
 
 
-def test_one_shot_all_reduces_stand_in_for_those_of_a_gpu_without():
-    """They were looked up, but never taken: every time of a stand-in counts as extrapolated."""
-    measured = calibration_named("b200")
-    nccl = tuple(table for table in measured.collectives if table.library not in ONE_SHOT)
-    b200 = measured.model_copy(update={"collectives": nccl})
-    with_kernels = with_stand_ins(b200, load_model("llama-3.1-70b"), "fp8", "fp8").calibration
-    small, large = (np.array([size]) for size in (65536.0, 2.0**27))
-    for ranks in (2, 4, 8):
-        of_small, of_large = (
-            [fastest_all_reduce_ns(Laws(each), size, ranks) for each in (with_kernels, b200)] for size in (small, large)
-        )
-        assert of_small[0] < 0.5 * of_small[1]
-        assert of_large[0] == of_large[1]
-
-
 def test_one_shot_all_reduces_need_links_between_gpus():
     pcie = calibration_named("rtx-pro-6000-server")
     found = with_stand_ins(pcie, load_model("llama-3.1-70b"), "bf16", "bf16").calibration
@@ -330,21 +314,6 @@ def test_engines_share_the_kernels_of_flashinfer():
     own, none, other = (ByChance(each).times(laws, model, one, "nvfp4", 65).ns[64] for each in ("trtllm", None, "vllm"))
     assert own == pytest.approx(none) and other == pytest.approx(none)
     assert "trtllm" in ByChance("trtllm").times(laws, model, one, "nvfp4", 65).library
-
-
-def test_a_kernel_that_was_not_measured_on_a_shape_takes_a_near_one():
-    model = load_model("deepseek-v3")
-    found = with_stand_ins(calibration_named("b300"), model, "fp8_block", "fp8_block")
-    copies = {table.kernel: table for table in found.calibration.moe
-              if table.scaled_from and (table.hidden, table.dtype) == (model.hidden, "fp8_block")}  # fmt: skip
-    assert copies["sglang_flashinfer_trtllm_moe"].scaled_from == "GLM-5"
-    assert "deepgemm" not in copies  # measured
-    shapes = {table.model.lower(): table for table in calibration_named("b300").moe}
-    for table in copies.values():
-        like = shapes[table.scaled_from.lower()]
-        sizes = ((like.hidden, model.hidden), (like.ffn, model.expert_ffn), (like.experts, model.experts))
-        assert sum(abs(np.log2(a / b)) for a, b in sizes) <= NEAR
-    assert any("GLM-5 (sglang_flashinfer_trtllm_moe)" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("library", "pool", "behind"), [

@@ -20,7 +20,6 @@ from support.examples import examples
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, FailedRuns, SpecError, TraceError
 from archsim.cli.main import main
-from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import (
     DECODES,
@@ -914,20 +913,6 @@ def test_pools_of_a_budget_with_loads_have_files_to_start(tmp_path, monkeypatch)
 
 
 # ---- Disaggregated points: batches by the recipes' rule, what pools are fitted to, and a choice's loss.
-
-
-def rows(precision, workers, *clients, backend="trtllm"):
-    one = {"backend": backend, "precision": precision, "decode_workers": workers, "decode_attention_dp": 1}
-    return [one | {"concurrency": each} for each in clients]
-
-
-def test_decode_batches_are_those_of_the_recipes():
-    """Names of recipes: srt-slurm, trtllm/gb200-fp4 and gb200-fp8 (ctx1_gen4_tep8_batch32, ctx1_gen3_tep8_batch16)."""
-    assert decode_batches(rows("fp4", 4, 12, 24, 48, 96, 192)) == [32] * 5
-    assert decode_batches(rows("fp4", 4, 5, 12, 44, 76)) == [1, 16, 16, 16]
-    assert decode_batches(rows("fp8", 3, 3, 6, 18, 27, 63)) == [1, 1, 4, 8, 16]
-    assert decode_batches(rows("fp8", 8, 4301, 6144)) == [512, 768]
-    assert decode_batches(rows("fp4", 4, 12, backend="sglang")) == [0]
 
 
 def points(late, iterations, slower):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +10,8 @@ from support.tiny import archsim
 from support.toy import SERVED as FILE
 
 import archsim as ar
-from archsim.base.answer import Answer
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
-from archsim.cli.progress import Lines
 from archsim.iteration.constants import residual_of
 from archsim.runs.sweep import Unwatched
 from archsim.serving.answers.load_answer import SustainedRate, load_sentence, sustains
@@ -166,16 +163,6 @@ def test_other_requests_are_another_run(tmp_path):
     first = ar.serve_plan(FILE, out=tmp_path, around=False, samples=0).table.rows[0]
     second = ar.serve_plan(FILE, ["requests.seed=1"], out=tmp_path, around=False, samples=0).table.rows[0]
     assert first["run"] != second["run"] and first["ttft_mean_ms"] != second["ttft_mean_ms"]
-
-
-def test_progress_has_a_phase_and_an_estimate(capsys):
-    now = [0.0]
-    lines = Lines(sys.stderr, lambda: now[0])
-    for at in range(8):
-        now[0] = 6.0 * at
-        lines.at("ep: serving", at / 10)
-    said = capsys.readouterr().err
-    assert "ep: serving" in said and "left" in said and len(said.splitlines()) >= 3
 
 
 def test_the_command_prints_points(tmp_path):
@@ -424,26 +411,6 @@ def test_slots_and_interval_of_eplb_leave_each_other_as_they_are(given, slots, e
     assert (found.placement.params["slots"], found.rebalancing.params.get("every_steps")) == (slots, every)
     assert len(serving.policies) == 1 + ("routing={like: model}" in given)
     assert FOUR not in given or (found.name, found.rebalancing.params["window_steps"]) == ("mine", 9)
-
-
-ONE = {"concurrency": 1, "input": {"fixed": 3}, "output": {"fixed": 3}}
-
-
-@pytest.mark.parametrize(
-    ("axis", "option", "refused"),
-    [
-        ({"rate": ["2/s", "4/s"]}, "--rate 9", True), ({"requests.arrivals.rate": ["2/s"]}, "--users 9", True),
-        ({"slo.tpot": ["20 ms"]}, "--tpot 30ms", True), ({"requests": [ONE]}, "--rate 9", True),
-        ({"experts": ["tp", "ep"]}, "--rate 9", False),
-        ({"slo.tpot": ["20 ms"]}, "--ttft 3s", False), ({"requests.arrivals.burstiness": [1, 2]}, "--rate 9", False),
-    ],
-)  # fmt: skip
-def test_an_option_that_an_axis_replaces_is_refused(axis, option, refused, tmp_path, monkeypatch, capsys):
-    file = tmp_path / "swept.yaml"
-    file.write_text(json.dumps(load_serving("serve_h200").given | {"sweep": {"grid": axis}}))
-    monkeypatch.setattr("archsim.cli.serve._serve", lambda args: Answer(("served",)))
-    assert main(["serve", str(file), *option.split()]) == (2 if refused else 0)
-    assert (f"the axis {next(iter(axis))} " in capsys.readouterr().err) == refused
 
 
 def test_requests_come_as_they_are_given_last(tmp_path):

@@ -21,7 +21,6 @@ from archsim.base.tables import Table
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
 from archsim.engine.fabrics import build_fabric
-from archsim.engine.step_counts import MOST_FRAMES, StepCounts
 from archsim.machine.fabric import FabricSpec
 from archsim.machine.system import SystemSpec
 from archsim.runs.columns import COLUMNS, LAYOUT, RUN_COLUMNS
@@ -903,20 +902,6 @@ def test_a_map_shows_no_queues_of_an_engine_that_does_not_measure_them(tmp_path)
     assert "queue" not in {metric.field for metric in drawn.metrics}
     (told,) = [each["calculate"] for each in drawn.layers()[0]["transform"] if each.get("as") == "now"]
     assert "queue_at[moment - 1] == null ? ''" in told
-
-
-def test_a_long_run_keeps_few_frames_the_last_one_among_them():
-    dies = 4
-    counts = object.__new__(StepCounts)
-    counts._frames, counts._iteration, counts._wait_ns = [], -1, np.zeros(dies)
-    counts._ended, counts._together, counts._end_ns = 0, 1, 0.0
-    counts.tokens, counts.resource_bytes, counts.busy_ns = np.zeros((3, 2, dies))
-    counts.time_ns = np.zeros(2)
-    for step in range(1000):
-        counts._end_iteration(step)
-    ends = [frame.step for frame in counts.frames()]
-    assert ends[-1] == 999 and 8 <= len(ends) <= MOST_FRAMES and ends == sorted(set(ends))
-    assert len(set(np.diff(ends)[:-1])) == 1
 
 
 # ---- numbers have as many digits as their interval carries

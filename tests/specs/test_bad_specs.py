@@ -55,14 +55,6 @@ def test_what_is_nested_too_deeply_is_refused(tmp_path, content):
     assert refused(tmp_path, f"name: {content}").startswith("bad.yaml:")
 
 
-def test_aliases_that_unfold_without_end_are_refused_and_many_keys_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("archsim.base.yaml._MOST_NODES", 1000)
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert "alias" in refused(tmp_path, "\n".join(lines))
-    assert len(parse_yaml("\n".join(f"k{n}: {n}" for n in range(1500)), "x").data) == 1500
-
-
 def test_missing_file_and_directory(tmp_path):
     for name in ("configs/none.yaml", "reports/none", tmp_path / "none" / "doj.yaml"):
         with pytest.raises(SpecError, match=f"^{name}: .*`archsim list"):

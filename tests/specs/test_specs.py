@@ -18,7 +18,7 @@ from archsim.base.config_files import named_files, shipped_configs
 from archsim.base.errors import SpecError
 from archsim.base.fields import with_ranges
 from archsim.base.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
-from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml, resolve_scalar
+from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.cli.main import main
 from archsim.machine.system import D2DSpec, SystemSpec
 from archsim.model.config_json import write_model
@@ -171,30 +171,6 @@ def test_python_may_use_attribute_names_and_plain_numbers():
 
 
 # --- YAML -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1.7e12", 1.7e12),
-        ("200e-9", 200e-9),
-        ("1e3", 1000.0),
-        ("1.7E+12", 1.7e12),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("-3", -3),
-        ("0", 0),
-        ("true", True),
-        ("False", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
-        *((text, text) for text in ("on", "off", "yes", "no", "y", "1:30", "017", "0x1F", "0o17", "1_000", ".nan", ".inf", "nan", "inf", "e3", ".", "+", "-", "1e", ".e3", "2024-01-01", "3 TB/s", "tRUE")),  # noqa: E501
-    ],
-)  # fmt: skip
-def test_plain_scalar(text, value):
-    found = resolve_scalar(text)
-    assert (found, type(found)) == (value, type(value))
 
 
 def test_quoted_scalars_are_text():

@@ -1,9 +1,7 @@
 """Statistics of routing: on traces small enough to count by hand, laws, and figures of the recorded Llama-4 trace."""
 
 import csv
-from dataclasses import replace
 from html import unescape
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from support.routing import trace_of
 
 from archsim.base.config_files import named_files
 from archsim.cli.main import main
-from archsim.show.profile_page import _by_layer
 from archsim.specs.library import load_model
 from archsim.traffic import statistics
 from archsim.traffic.formats.readers import open_trace
@@ -227,15 +224,6 @@ def test_the_command_writes_a_page_and_a_table(shared, tmp_path, capsys):
     assert "layer of the model" in page
     layers = [float(row["value"]) for row in rows if row["statistic"] == "gini" and row["of"] == "layer"]
     assert np.mean(layers) == pytest.approx(means["gini"], rel=1e-4) and len(layers) == 24
-
-
-def test_curves_of_layers_are_over_the_layers_of_the_model(shared):
-    """Llama 4's MoE layers are every second; statistics of two layers have one value less."""
-    trace = open_trace(shared / "data/traces/gpt-oss-20b/mmlu_decode.npz", load_model("gpt-oss-20b"))
-    some = replace(trace, layer_ids=trace.layer_ids * 2 + 1)
-    found = SimpleNamespace(trace=some, layers={"gini": np.arange(24.0), "cross_layer_top20": np.arange(23.0)})
-    assert _by_layer(found, "gini") == [(2 * at + 1, float(at)) for at in range(24)]
-    assert [layer for layer, _ in _by_layer(found, "cross_layer_top20")] == list(range(1, 46, 2))
 
 
 def test_synth_writes_a_trace_that_opens(tmp_path, capsys):

@@ -1,0 +1,26 @@
+"""Output that commands share: tables, notes, and where an interrupted command resumes."""
+
+GIVEN = {
+    "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"}, "engine": "none",
+    "requests": {
+        "arrivals": {"rate": "2/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 60,
+        "sessions": {"turns": {"uniform": [1, 5]}, "think": "1 s", "think_cv": 1},
+    },
+    "slo": {"ttft": "1 s", "tpot": "50 ms"},
+}  # fmt: skip
+
+
+def test_json_says_why(tmp_path, monkeypatch):
+    import yaml
+
+    from archsim.cli.main import main
+
+    lines = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
+    given = {**GIVEN, "scheduler": {"name": "vllm_v1", "max_num_seqs": 1}}
+    requests = {"concurrency": 4, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 12}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**given, "requests": requests}))
+    assert main(["serve", str(tmp_path / "mine.yaml"), "--json", "--samples", "0"]) == 0
+    (row,) = lines[0]["rows"]
+    assert "a rank runs at most 1 request at a time" in row["why_slow"][0] and row["why_slow"][0] in row["notes"]

@@ -1,0 +1,13 @@
+"""Chips that exist beside what archsim says of them: area, pieces, price, power at work, and tokens as they serve."""
+
+import pytest
+
+from archsim.evidence.known_chips import served_figures
+
+
+@pytest.mark.nightly
+def test_machines_that_exist_serve_within_a_factor_of_two_or_say_why():
+    found = list(served_figures())
+    outside = [each for each in found if not each.within]
+    assert len(found) == 7 and not outside and all(each.source for each in found)
+    assert all(each.low < each.found < each.high for each in found)

@@ -1,0 +1,54 @@
+"""Checks before anything runs: models fit into the HBM of systems."""
+
+import pytest
+from support.small_runs import policy
+
+from archsim.base.errors import SpecError
+from archsim.iteration.memory import KV, fit_of
+from archsim.iteration.rank_memory import EXPERTS
+from archsim.policies.registry import place_experts
+from archsim.runs.feasibility import MemoryUse, uncounted_notes
+from archsim.specs.deployment import (
+    DeploymentSpec,
+    PrecisionSpec,
+)
+from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import WorkloadSpec
+
+ALL = load_assumptions("physical", memory="all")
+
+
+GEOMETRY = {"attention": None, "vocabulary": None}
+
+
+def scenario(system="dojo", model="qwen3-235b-a22b", batch=16384, prompt_tokens=0, assumptions=ALL, kv=None, **keys):
+    spec = WorkloadSpec(trace={"synthetic": {"prompt_tokens": prompt_tokens}}, batch=batch, **keys)
+    system = load_system(system) if isinstance(system, str) else system
+    model = load_model(model) if isinstance(model, str) else model
+    deployment = DeploymentSpec(precision=PrecisionSpec(kv=kv))
+    return Scenario(system, model, assumptions, policy("ep"), spec, batch, deployment=deployment)
+
+
+def placed(of):
+    return place_experts(of.policy, of.model, of.system.dies)
+
+
+def test_a_model_without_attention_counts_experts_alone_and_says_so():
+    model = load_model("qwen3-235b-a22b").model_copy(update=GEOMETRY)
+    of = scenario(model=model)
+    fit = fit_of(of, placed(of))
+    assert set(fit.parts) == {EXPERTS}
+    (note,) = uncounted_notes([MemoryUse(of, fit, True, None)])
+    assert "qwen3-235b-a22b" in note and "attention, vocabulary" in note
+
+
+def test_a_context_that_nothing_says_must_be_written():
+    of = scenario()
+    with pytest.raises(SpecError, match=r"^workload\.context: .*context: 4096"):
+        fit_of(of, placed(of))
+    none = scenario(context=0)
+    fit = fit_of(none, placed(none))
+    assert fit.of(KV) == 0 and uncounted_notes([MemoryUse(none, fit, True, None)]) == [
+        "HBM holds no KV cache, as workload.context is 0."
+    ]
