@@ -119,7 +119,5 @@ def last_part(machine: Machine) -> float:
 
 @lru_cache(maxsize=64)
 def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> ExpertGemm:
-    """The fitted GEMM, cached: kriging for a shape without measurements takes tenths of a second. ``digest``: of the
-    calibration's file.
-    """
+    """The fitted GEMM, cached: kriging takes tenths of a second. ``digest``: of the calibration's file."""
     return Laws(calibration_named(name)).expert_gemm(hidden, ffn, dtype=die.dtype, rates=die.rates, library=die.library)

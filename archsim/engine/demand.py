@@ -1,9 +1,4 @@
-"""The demand of a run, as a stream of step demands: a batch's tokens, with origins and predictions added.
-
-Tokens live on dies (``origins``) only once there is a machine, and experts are predicted (``predicted_rows``) only
-under a policy that predicts: neither is part of the workload (`archsim.traffic.demand`), whose pass over the routing
-they watch.
-"""
+"""The demand of a run: step demands of a batch (`archsim.traffic.demand`), with origins and predictions added."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -159,9 +154,7 @@ def _forecast(source: TokenSource, policy: PolicySpec) -> "PathForecast | None":
 
 
 class Origins:
-    """Counts tokens by the die on which they live, as the routing passes. Requests live on dies in contiguous blocks of
-    equal size.
-    """
+    """Counts tokens by the die on which they live: requests live in contiguous blocks of equal size."""
 
     def __init__(self, source: TokenSource, batch: int, dies: int, folder: Path | None = None):
         self._die = dies_of_requests(batch, dies)
@@ -182,9 +175,7 @@ class Origins:
 
 
 class RoutedTokens:
-    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED. Larger steps have none: it would fill the
-    memory, and among so many tokens the expected number of dies is as good.
-    """
+    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED (memory; beyond, expectations do)."""
 
     def __init__(self, source: TokenSource, batch: int, dies: int):
         self._die = dies_of_requests(batch, dies)

@@ -39,9 +39,7 @@ from microarch.blocks.hbm import SLICES, count_anew, evict_beyond_room
 
 
 def shares_plans(scenario: Scenario) -> bool:
-    """Whether plans depend neither on the rates of single dies nor on how long steps take: allocations that assume
-    nominal rates, without copies, moves and clocks of a host.
-    """
+    """Whether plans depend neither on rates of dies nor on how long steps take."""
     policy, decision = scenario.policy, scenario.system.decision
     others = (policy.prediction, policy.rebalancing, policy.replication)
     return (
@@ -163,7 +161,6 @@ class EventEngine:
 
     def step(self, layer: int, demand: StepDemand, now_ns: float) -> StepTimes:
         """Decide, run, report: one step that begins at ``now_ns``. ``layer`` counts the layers that run.
-
         Raises ArchsimError if a user's policy returns a plan that does not fit the demand.
         """
         self.balancing.begin_step()
@@ -214,9 +211,7 @@ class EventEngine:
         return now_ns + waits_ns
 
     def settle(self) -> bool:
-        """An iteration is about to begin: switch to a placement whose weights have arrived. Whether none is on its
-        way.
-        """
+        """An iteration is about to begin: switch to a placement that has arrived. Whether none is on its way."""
         if (placement := self.balancing.take_arrived()) is not None:
             self.use(placement)
         return self.balancing.pending is None
@@ -283,8 +278,8 @@ class EventEngine:
         return plan if share is None else self._with_shared(plan, demand, share)
 
     def array_speeds(self, phase: int) -> np.ndarray:
-        """What a rule that asks for speeds sees of arrays, float64[die]: their factors, and in a phase
-        (``archsim.engine.execution.phase_of``) the clocks that dies have of their own.
+        """What a rule sees of arrays, float64[die]: their factors, and in a phase the clocks that dies have of their
+        own.
         """
         clock = self.clocks[phase]
         return self.machine.array_speeds * clock if np.ndim(clock) else self.machine.array_speeds
@@ -323,10 +318,7 @@ class EventEngine:
         return bits
 
     def transitions(self) -> dict[str, np.ndarray]:
-        """What the command processors did so far: the table of ``archsim.engine.decision``.
-
-        Raises ValueError if the engine was built without ``keep_transitions``.
-        """
+        """The table of ``archsim.engine.decision`` so far. Raises ValueError without ``keep_transitions``."""
         if self._log is None:
             raise ValueError("the engine was not built with keep_transitions")
         return self._log.columns()

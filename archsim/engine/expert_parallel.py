@@ -31,8 +31,8 @@ from microarch.blocks.hbm import SLICES
 
 
 class LayerTimes(NamedTuple):
-    """Times of one layer. ``ns``: of all; ``parts``: float64[PARTS] on its critical path; ``last``: the rank that ends
-    its kernel last; ``waits``: the share of its experts' part that waits for fetched weights.
+    """``ns``: of a layer; ``parts``: float64[PARTS] on its critical path; ``last``: rank; ``waits``: for fetches, a
+    share.
     """
 
     ns: float
@@ -218,9 +218,7 @@ class ExpertParallel:
 
 @kernel
 def _add_rounded(moved, hops, to, back):
-    """Add ``moved: float64[source, target]`` to int64[source, target], or (``back``) to int64[target, source]; few of
-    many ranks hold experts. Returns the hops of all pairs that move something.
-    """
+    """Add ``moved: float64[source, target]`` to int64 ``to`` (``back``: transposed); returns the hops of all pairs."""
     crossed = 0
     for source in range(len(moved)):
         for target in range(len(moved)):

@@ -82,9 +82,7 @@ def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Ca
 
 
 def refuse_unmeasured(system, assumptions) -> None:
-    """Raises LawMissing (a SpecError), as `gemm_model` would, where the system's calibration lacks the tables that the
-    assumption ``gemm`` reads.
-    """
+    """Raises LawMissing, as `gemm_model` would, where the calibration lacks the tables of ``gemm``."""
     compute = system.compute
     if assumptions.gemm == "calibrated":
         choose_table(calibration_named(compute.calibration), compute.dtype, compute.library)

@@ -11,9 +11,7 @@ from archsim.laws.die import DieFactors
 
 
 class GemmTimes(NamedTuple):
-    """GEMM times of the entries of a step, ns a slice, float64[entry] each; see ``archsim.engine.state.ENTRY``. A
-    number stands for all.
-    """
+    """GEMM times of entries, ns a slice, float64[entry] or a number for all; see ``archsim.engine.state.ENTRY``."""
 
     compute_ns: np.ndarray  # does not depend on how fast the engine reads
     drain_ns: np.ndarray | float  # no product ends sooner after its last byte

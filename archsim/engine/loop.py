@@ -1,8 +1,4 @@
-"""A run: an engine driven through the demands of a batch, one step after the other, with a barrier after each.
-
-The loop keeps the state that outlives a step and is not hardware: the predictor's heatmap, and the history from which
-a rebalancing rule computes a new placement between two iterations.
-"""
+"""A run: an engine through the demands of a batch, with a barrier after each; keeps heatmap and history."""
 
 from __future__ import annotations
 
@@ -31,9 +27,7 @@ from microarch.fabric.fabric import Fabric
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of a run. Times, counts and loads are those of the steps that count (``workload.warmup_steps``);
-    elsewhere ``step_ns`` and ``load`` are 0.
-    """
+    """Of steps that count (after ``workload.warmup_steps``); elsewhere ``step_ns``, ``load`` are 0."""
 
     machine: state.Machine  # constants of the run
     fabric: Fabric  # of the machine
@@ -80,9 +74,7 @@ class StepResult(NamedTuple):
 
 
 class LimitedHeatmap:
-    """``heatmap_update: limited``: the heatmap behind its port, which can update only for as long as the step takes.
-    It is asked before each step, and updated after it.
-    """
+    """``heatmap_update: limited``: a heatmap behind its port, updated after each step for as long as that takes."""
 
     def __init__(self, engine: EventEngine, predictor: heatmap.Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm

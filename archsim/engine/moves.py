@@ -37,9 +37,7 @@ class VectorBytes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the number of vectors depends on beside plan and origins. Groups of experts are of equal size, in order of
-    id; 1 and 1: the router is not limited.
-    """
+    """What the number of vectors depends on beside plan and origins; equal groups of experts, 1 and 1: no limit."""
 
     experts: int
     top_k: int
@@ -87,9 +85,7 @@ def send_once_to(
     sizes: Sizes,
     hops: np.ndarray,
 ) -> list[np.ndarray]:
-    """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,
-    the group of every die.
-    """
+    """As ``send_once``, per token and *group* of dies: [home, group] for each of ``groups: int64[die]``."""
     dies = len(hops)
     taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)
     if routing is not None:
@@ -147,9 +143,7 @@ SENDS: Mapping[str, Send] = MappingProxyType({"per_token_expert": send_selection
 
 
 def expected_ranks(sizes: Sizes, ranks: int) -> float:
-    """Ranks that a token is sent to, on average, where experts lie evenly on ``ranks`` in order of id and all are
-    equally popular; see the module.
-    """
+    """Mean ranks that a token is sent to, of experts evenly on ``ranks`` and equally popular; see the module."""
     per_rank = np.bincount(np.arange(sizes.experts) * ranks // sizes.experts, minlength=ranks)
     expert = np.arange(sizes.experts, dtype=np.int32)
     rank = np.repeat(np.arange(ranks, dtype=np.int32), per_rank)

@@ -84,8 +84,8 @@ class WorkBuilder:
         )  # fmt: skip
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
-        """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time
-        depends on them.
+        """float64[die]: distinct tokens of dies that run ``experts`` with ``tokens``; None where no time depends on
+        them.
         """
         if not self._receives:
             return None

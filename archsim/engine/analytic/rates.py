@@ -37,9 +37,7 @@ _FIELDS = MappingProxyType(
 
 
 def with_rates(system: SystemSpec, rates: Mapping[tuple[str, str], np.ndarray], machines: int) -> SystemSpec:
-    """A system that stands for many: each of its `RATES` is float64[machine], given or its own. It is no valid
-    specification; functions that compute with numbers alone give arrays for it.
-    """
+    """A system that stands for many (no valid spec): each of its `RATES` is float64[machine], given or its own."""
     changed: dict[str, dict[str, np.ndarray]] = {}
     for (block, key), name in _FIELDS.items():
         value = rates.get((block, key), getattr(getattr(system, block), name))

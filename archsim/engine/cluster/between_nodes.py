@@ -62,7 +62,6 @@ FEW_TOKENS = 8  # a rank
 
 def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, size: int, bandwidth: float) -> PortLaw:
     """The law of ports of fabric level ``number`` (0 inside a node, 1 between nodes) for ``op``, DISPATCH or COMBINE.
-
     Raises SpecError for a level without a law, or with one of another kind; LawMissing for kernels that its
     calibration lacks.
     """

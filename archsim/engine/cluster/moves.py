@@ -228,9 +228,7 @@ class PortMoves:
         return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
 
     def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
-        """Kernels that send to experts and receive take all SMs for as long as they would inside one node, where SMs
-        move all bytes themselves; for the rest of the time, the NIC does.
-        """
+        """SMs that kernels take as long as they would inside one node; for the rest of the time, the NIC moves all."""
         if self._free or self._share:
             return overlap.Sms(share=self._share), overlap.Sms(share=self._share)
         passed = sent.vectors.sum(axis=1).max() * (self._grid.size - 1) / self._grid.size
@@ -421,9 +419,7 @@ class RouteMoves:
 
 
 class MeshMoves(RouteMoves):
-    """By the law of measured kernels; see the module. They send a vector for every token and expert, whatever the
-    assumption ``dispatch``, and all dies have what they await when the kernel ends.
-    """
+    """By the law of measured kernels: a vector for every token and expert; all dies have theirs when it ends."""
 
     def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         system, name = scenario.system, str(scenario.system.endpoint)
@@ -476,9 +472,7 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
 
 
 def name_kernels(scenario: Scenario) -> str | None:
-    """The measured kernels that move hidden vectors between GPUs, by level, or between the chips of a mesh; None where
-    none are charged.
-    """
+    """The measured kernels that move hidden vectors, by level, or between a mesh's chips; None where none charges."""
     if scenario.system.endpoint is not None and scenario.assumptions.activations == "dispatched":
         return mesh_laws.name_endpoint(scenario.system)
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"

@@ -161,8 +161,8 @@ def _ends_step(s, stage):
 
 @kernel
 def run_step(s, begin_ns):
-    """Run one step from ``begin_ns``; returns when its last stage has ended, float64 ns: stores included, but for
-    copies under ``copy_writes: background``, whose time is left to the HBMs at the start of the next step.
+    """Run one step; returns when its last stage has ended, float64 ns: stores included, but for copies under
+    ``copy_writes: background``.
     """
     s = reference(s)
     for i in range(len(s.pool.count)):
