@@ -26,9 +26,7 @@ PHASES = (PREFILL, DECODE)
 
 
 class Product(NamedTuple):
-    """A product with k x n weights on a rank; ``rows``: all ``tokens``, those of a ``prefill`` or of a ``decode``;
-    ``back``: whether it gives the hidden vector after attention.
-    """
+    """A product with k x n weights; ``rows``: of all, prefill or decode; ``back``: gives the vector after attention."""
 
     n: int
     k: int

@@ -95,9 +95,7 @@ def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.n
 
 
 def describe_gathered(laws: Laws, op: str, ranks: int) -> str:
-    """Which law gives the times of so many ranks, and how far off it is where the largest measured number is left out,
-    in words; '' where they were measured.
-    """
+    """Which law gives the times of so many ranks, and its error with the largest left out; '' where measured."""
     measured = _measured_ranks(laws, op)
     if not measured or _is_measured(laws, ranks, op):
         return ""
@@ -121,8 +119,8 @@ def _measured_ranks(laws: Laws, op: str) -> list[int]:
 
 
 def with_copies(laws: Laws, placement: str) -> Laws:
-    """The laws of the GPU, or of the nearest one whose copies were measured, within a node (``placement``: intra_node)
-    or between nodes (inter_node), at the links of the machine where it has other ones. Raises LawMissing.
+    """Laws of the GPU, or the nearest with measured copies of ``placement``, at the machine's links. Raises
+    LawMissing.
     """
     own = laws.calibration
     for each in chain([own], siblings_of(own)):

@@ -44,9 +44,7 @@ class Host(NamedTuple):
 
     @property
     def as_written(self) -> str:
-        """The host as a file of ``archsim serve`` writes it under ``host``. Times below a nanosecond
-        are written as 0.
-        """
+        """The host as a file of ``archsim serve`` writes it; times below a nanosecond are 0."""
         names = ("iteration", "sequence", "prompt", "request", "front_end")
         times = {name: getattr(self, f"{name}_ns") for name in names}
         each = [f"{name}: {ns / 1e6 if ns >= 1 else 0:.4g} ms" for name, ns in times.items()]

@@ -81,9 +81,7 @@ MIDDLE = 1 - 0.5**0.5
 
 
 def _spread(base: int) -> np.ndarray:
-    """Numbers that fill 0 to 1 evenly, one a sample (van der Corput), so that parts of different bases are independent:
-    float64[SAMPLES].
-    """
+    """float64[SAMPLES]: even numbers in 0..1 (van der Corput), independent between bases."""
     found, place, left = np.zeros(SAMPLES), 1.0, np.arange(1, SAMPLES + 1)
     while left.any():
         place /= base
@@ -146,16 +144,12 @@ class KvRoom(NamedTuple):
 
     @property
     def usable_bytes(self) -> int:
-        """What is simulated: the estimate or, if more, `MIDDLE` of the most that is likely. More memory never leaves
-        less.
-        """
+        """The estimate or, if more, `MIDDLE` of the most that is likely: more memory never leaves less."""
         return self.free_bytes if self.samples is None else max(self.free_bytes, int(MIDDLE * self.likely_bytes[1]))
 
     @property
     def tokens(self) -> int:
-        """Tokens whose KV fits in layers that keep all of them; without such a layer, in those with a window; a byte
-        stands for each where a model keeps none.
-        """
+        """Tokens whose KV fits: in layers that keep all, else in those with a window; a byte each without any."""
         return _tokens(self.usable_bytes, self.kv)
 
     @property
@@ -196,9 +190,7 @@ def _tokens(n_bytes: float, kv: RequestKv) -> int:
 
 
 def room_left(kept: Mapping[str, Any], budget: Budget, kv: RequestKv, whole: RequestKv | None = None) -> KvRoom:
-    """``kept``: kind → bytes of what is no KV, of a rank, or int64[rank], of which the fullest counts. ``whole``: see
-    `KvRoom`.
-    """
+    """``kept``: kind → bytes without KV of a rank, or int64[rank] (the fullest counts). ``whole``: see `KvRoom`."""
     by_kind = {kind: np.atleast_1d(np.asarray(each)) for kind, each in kept.items()}
     demand = np.atleast_1d(sums.sum(by_kind.values()))
     at, together = int(demand.argmax()), budget.ranks > 1 and not budget.exact
@@ -256,9 +248,7 @@ def shared_ranks(parallel: Parallelism) -> int:
 
 
 def expert_bytes(model: ModelSpec, precision: Precision, expert_tp: int = 1) -> int:
-    """Weights of one routed expert in one layer, on all of the ``expert_tp`` ranks that share it. MXFP4 kernels take
-    widths that are padded (`MXFP4_WIDTHS`).
-    """
+    """Weights of one routed expert in one layer on all its ``expert_tp`` ranks; MXFP4 pads (`MXFP4_WIDTHS`)."""
     values = model.slice_weights
     if precision.experts.startswith("mxfp4"):
         hidden, ffn = model.expert_width, ceil(model.expert_ffn / expert_tp)

@@ -60,9 +60,7 @@ COLUMNS = MappingProxyType(
 
 
 def laws_of(scenario: Scenario, links: Links | None) -> IterationLaws | None:
-    """Laws of the rank's other work; None where the calibration or the model lacks them. ``links``: of a machine whose
-    collectives were not measured.
-    """
+    """Laws of the rank's other work; None if there are none. ``links``: whose collectives nobody measured."""
     system, model = scenario.system, scenario.model
     if model.missing_geometry or model.attention is None:
         return None

@@ -155,9 +155,7 @@ def _one_shot(table) -> bool:
 
 
 def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
-    """With kernels of two matrices an expert, if none was measured: those of three, with 2/3 of their weights and FLOP
-    (relu² in place of SwiGLU: NVIDIA, Nemotron 3).
-    """
+    """With kernels of two matrices: if unmeasured, three's with 2/3 of weights and FLOP (relu²: Nemotron 3)."""
     of_dtype = [table for table in calibration.moe if table.dtype == dtype and not table.eplb_slots]
     if any(table.kernel.endswith(NOT_GATED) for table in of_dtype):
         return calibration, []
@@ -175,9 +173,7 @@ def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[Calibration
 
 
 def _of_other_shapes(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> list[MoeTable]:
-    """The tables of each kernel that was not measured on the model's shape: those of the nearest one, if it is near, or
-    if no kernel was measured on the shape.
-    """
+    """The tables of each kernel unmeasured on the model's shape: the nearest's, if near or if no kernel was."""
     kernels: dict[tuple[str, str], list[MoeTable]] = {}
     for table in calibration.moe:
         if table.dtype == dtype and not table.eplb_slots and table.kernel.endswith(NOT_GATED) != model.gated:

@@ -79,10 +79,7 @@ class Batches(NamedTuple):
 
 
 class IterationTimes(NamedTuple):
-    """``ns``: cause → float64[iteration]; ``total_ns`` float64[iteration] is their sum.
-
-    ``extrapolated``: share of the time that laws give outside their measured sizes, float64[iteration].
-    """
+    """``ns``: cause → float64[iteration]; ``total_ns``: their sum; ``extrapolated``: share outside measured sizes."""
 
     ns: dict[str, np.ndarray]
     total_ns: np.ndarray
@@ -204,8 +201,8 @@ def _attention_times(
     laws: Laws, kind: Kind, phase: str, model: ModelSpec, parallel: Parallelism, precision: Precision,
     library: str | None, rates: gemm.Rates | None, links: Links | None,
 ) -> AttentionTimes:  # fmt: skip
-    """Of one rank. Where ranks share the tokens of a request, each computes their decodes with the heads of all of them
-    over its part of the tokens. Raises SpecError for more ranks than would hold copies.
+    """Of one rank; ranks that share a request's tokens have all heads over their part. Raises SpecError for too
+    many.
     """
     tp, shared = parallel.tp, parallel.context
 
@@ -244,9 +241,7 @@ def _collective_ns(laws: Laws, links: Links | None, op: str, size_bytes: np.ndar
 
 @dataclass(frozen=True, eq=False)
 class SharedContext:
-    """``AttentionTimes`` of ranks that share the tokens of every request. A decode reads its part of them; a chunk of a
-    prompt first gathers the keys and values of the tokens before it from the other ranks.
-    """
+    """``AttentionTimes`` of ranks that share tokens: decodes read a part; prompt chunks gather earlier KV first."""
 
     times: AttentionTimes  # of a rank that has all tokens
     phase: str  # prefill or decode
@@ -343,9 +338,7 @@ class _Timing(NamedTuple):
 
 
 def own_product_ns(rates: gemm.Rates, n: int, k: int, dtype: str, rows: np.ndarray) -> np.ndarray:
-    """float64[rows]: a product of ``rows`` by k × n weights on a die with kernels of its own. Narrower values multiply
-    as many times faster.
-    """
+    """float64[rows]: ``rows`` by k × n weights on a die with own kernels; narrower values multiply as much faster."""
     own, width = rates.own, units.WEIGHT_BYTES[dtype]
     assert own is not None, "asked where it has some"
     flop_per_s = rates.peak_flop_per_s * units.WEIGHT_BYTES[rates.dtype or dtype] / width * own.flop_share
@@ -358,11 +351,7 @@ def own_product_ns(rates: gemm.Rates, n: int, k: int, dtype: str, rows: np.ndarr
 def iteration_times(
     laws: IterationLaws, batches: Batches, *, experts_ns: ArrayLike | None = None, host_ns: float = 0.0
 ) -> IterationTimes:
-    """Times of iterations. ``experts_ns``: float64[iteration], all MoE layers, in place of the law's; ``host_ns``: of
-    the host, an iteration.
-
-    Iterations without requests take no time.
-    """
+    """``experts_ns``: float64[iteration] of all MoE layers, in place of the law's; ``host_ns``: of an iteration."""
     tokens = batches.tokens
     some = tokens > 0
     found = dict.fromkeys(CAUSES, np.zeros(len(tokens)))

@@ -75,8 +75,8 @@ class EndpointLaw(NamedTuple):
     def time_ns(
         self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None, rate: float | None = None
     ) -> float:
-        """The time of a kernel. ``vectors``: by term (`quantities`); ``links``: None: as many as measured; ``rate``:
-        bytes/s of the machine between neighbours, one direction, whose busiest link no kernel beats; None: as measured.
+        """ns. ``vectors``: by term; ``links``: None: as measured; ``rate``: bytes/s to a neighbour, None: as
+        measured.
         """
         passed_ns, busiest_ns = self.link_ns(vectors, vector_bytes, links), 0.0
         if rate is not None:

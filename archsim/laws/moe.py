@@ -36,9 +36,7 @@ def carry_corrections(kriging: Kriging | None, points: tuple, corrections: np.nd
 
 @lru_cache(maxsize=256)
 def _carried(kriging: Kriging, points: tuple[bytes, ...], corrections: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The points in its scale, and their weights; arrays of `carry_corrections` as bytes: every size and machine that
-    reads a table has the same.
-    """
+    """The points in its scale and their weights; arrays of `carry_corrections` as bytes, as many readers share them."""
     at, measured = tuple(np.frombuffer(each) for each in points), np.frombuffer(corrections)
     known = _scale(kriging, at)
     covariance = _covariance(known, known)

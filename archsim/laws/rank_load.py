@@ -45,10 +45,7 @@ MANY, FEW = (1.0, 0.8), (0.01, 2.0)
 
 
 def candidates(model: str, distribution: str, kernel: str = "", eplb_slots: int = 0) -> tuple[str, ...]:
-    """Routings that a distribution of the schema may stand for; the fit chooses the one that explains the times best.
-
-    After EPLB, skewed loads are about equal.
-    """
+    """Routings that a distribution may stand for (after EPLB, even); the fit chooses the best."""
     if eplb_slots:
         return (BY_CHANCE,)
     grouped = model.lower() in GROUPS
@@ -145,9 +142,7 @@ def _counts(experts: int, top_k: int, exponent: float, tokens: int) -> tuple[np.
 
 @lru_cache(maxsize=128)
 def _smallest_first(*batch) -> np.ndarray:
-    """Left-over pairs, given to (or taken from) all experts in turn, starting with the smallest; of equals, the
-    last.
-    """
+    """Left-over pairs to (or from) all experts in turn, the smallest first; of equals, the last."""
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     experts = counts.shape[1]

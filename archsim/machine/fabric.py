@@ -330,9 +330,7 @@ class TopologySpec(Spec):
         )
 
     def refuse_unconnected(self, dies: int) -> None:
-        """Raise KeyProblem, below the system, for an edge that is impossible or listed twice, and for unreachable
-        dies.
-        """
+        """Raise KeyProblem for an edge that is impossible or listed twice, and for unreachable dies."""
         seen: dict[tuple[int, ...], int] = {}
         for index, edge in enumerate(self.edges):
             for end, die in enumerate(edge.dies):

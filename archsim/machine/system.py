@@ -508,9 +508,7 @@ class SystemSpec(Spec):
 
     @property
     def transfer_law(self) -> str | None:
-        """The calibration that the innermost fabric level's ``law`` names, whose kernels move hidden vectors; or
-        None.
-        """
+        """The calibration of the innermost fabric level's ``law``, whose kernels move hidden vectors; or None."""
         law = self.fabric.levels[0].law if self.fabric is not None else None
         return law.rpartition("/")[0] if law else None
 
@@ -525,8 +523,8 @@ class SystemSpec(Spec):
 
     @property
     def shape(self) -> str:
-        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × package.module:function``, ``24 dies of 5 ×
-        5 mesh``.
+        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × module:function``, ``24 dies of 5 × 5
+        mesh``.
         """
         if self.built is None or len(self.built.living) == self.sites:
             return self.shape_as_made

@@ -210,9 +210,7 @@ Attention = Annotated[
 
 @lru_cache(maxsize=64)
 def count_of_layers(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[tuple[AttentionKind, int], ...]:
-    """Every attention of a model and how many of it there are; see
-    ``archsim.model.spec.ModelSpec.attention_layers``.
-    """
+    """Every attention of a model and how many of it there are."""
     found = Counter(kind for kind in by_layer(kinds, layers) if kind is not None)
     return tuple((kind, kind.per_layer * number) for kind, number in found.items())
 

@@ -518,9 +518,7 @@ def take_by_hash(step: StepView) -> Plan:
 
 
 def _instances(step: StepView) -> tuple[np.ndarray, ...]:
-    """Expert and die of every instance, int64[instance], in order of both; the first instance of each expert, and how
-    many it has, int64[expert].
-    """
+    """int64[instance]: expert and die, in order of both; per expert its first instance and number, int64[expert]."""
     expert, die = np.nonzero(step.holders)
     counts = np.bincount(expert, minlength=len(step.tokens))
     return expert, die, np.cumsum(counts) - counts, counts

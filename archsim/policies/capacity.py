@@ -119,10 +119,8 @@ def _place_in_expert(experts: np.ndarray, rank_by: np.ndarray) -> np.ndarray:
 
 
 def drop_experts(load: ArrayLike, count: int) -> np.ndarray:
-    """The ``count`` experts of least ``load[expert]``, as ascending int64 ids: they are not executed.
-
-    Expert Drop of Capacity-Aware Inference, section 5.2. Ties to the lowest id. ValueError: ``count`` above the
-    number of experts.
+    """The ``count`` experts of least ``load[expert]``, ascending int64, ties to the lowest (Expert Drop, section 5.2).
+    ValueError: more than there are.
     """
     load = checked_load(load, ("expert",))
     if checked_count(count, "count", least=0) > len(load):

@@ -18,9 +18,7 @@ class Predictor(Protocol):
     """Marks, for every expert, those expected to follow it."""
 
     def __call__(self, heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
-        """Rewrite rows of `out` from the heatmap.
-
-        heat: uint32[layer, expert, expert], heat[l, i, j] = times a token that chose j followed one that chose i.
+        """heat: uint32[layer, expert, expert], heat[l, i, j] = times a token that chose j followed one that chose i.
         changed: bool[layer, expert], rows of `heat` that differ from the previous call (all of them at the first).
         out: uint8[layer, expert, ceil(E/8)], little-endian bitset, rows as left by the previous call (zero at first).
         """

@@ -92,10 +92,7 @@ def uniform_split(tokens: int, copies: int) -> np.ndarray:
 
 
 def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
-    """Number of devices in proportion to an expert's popularity, a fraction of all tokens: float64[expert] (Lina).
-
-    Raises ValueError for a popularity that is no number of at least 0, and for less than one device.
-    """
+    """Devices in proportion to an expert's share of tokens: float64[expert] (Lina). ValueError for bad input."""
     return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
 
 

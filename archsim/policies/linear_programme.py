@@ -53,9 +53,7 @@ def lp(step: StepView) -> Plan:
 
 
 def _cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
-    """The plan for which the engine charges less, commands included, the first of equals; with the effort of the
-    second and that of both estimates, which is spent either way. The second, where nobody knows what is charged.
-    """
+    """The cheaper plan by the engine's charges (first of equals; unknown: second), with both estimates' effort."""
     charged = step.charged
     if charged is None:
         return second
@@ -66,9 +64,7 @@ def _cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:
-    """Candidates: holders, neighbours of the home, and dies with cached copies of all slices; each reads from the
-    nearest holder.
-    """
+    """Candidates: holders, the home's neighbours, dies with copies of all slices; each reads from the nearest."""
     rates, dies = step.rates, len(step.hops)
     home, copied = step.home[active].astype(np.int64), step.copied_slices[active].astype(np.int64)
     held = step.holders[active]
@@ -125,9 +121,7 @@ def _beside(left, right):
 
 
 def _round(tokens: np.ndarray, choices: _Choices, share: np.ndarray) -> np.ndarray:
-    """Tokens of every choice, int64[choice]. Undivided experts first; then the others, the largest first, each as is
-    best at that point.
-    """
+    """Tokens of every choice, int64[choice]: undivided experts first; then the others, the largest first."""
     begin = np.searchsorted(choices.row, np.arange(len(tokens) + 1))
     load, given, divided = np.zeros(choices.resources), np.zeros(len(share), np.int64), []
     for row in range(len(tokens)):

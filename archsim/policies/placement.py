@@ -72,9 +72,7 @@ class Placement:
 
     @classmethod
     def of_holds(cls, holds: np.ndarray, home: np.ndarray, room: np.ndarray | None = None) -> Placement:
-        """Homes stay at ``home: int[layer, expert]`` where that die still holds the expert, else go to its lowest
-        holder.
-        """
+        """Homes stay at ``home: int[layer, expert]`` where that die still holds the expert, else the lowest holder."""
         stays = np.take_along_axis(holds, home[:, :, None].astype(np.int64), axis=2)[:, :, 0]
         return cls(np.where(stays, home, holds.argmax(axis=2)).astype(np.int32), holds, room)
 
@@ -116,9 +114,8 @@ class Placement:
         return self.layer_slots.sum(axis=0) + self.buffers
 
     def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Where each die reads each expert: int32[n], the holder with the fewest hops, ties to the lowest die.
-
-        ``expert``, ``die``: int[n]; ``hops``: int32[die, die].
+        """int32[n]: the holder of ``expert[n]`` nearest to ``die[n]``, ties to the lowest. ``hops``: int32[die,
+        die].
         """
         if not self.has_replicas:
             return self.home[layer, expert]
@@ -160,8 +157,8 @@ def file_of(name: str) -> Path:
 
 
 def from_file(model, dies: int, file: str) -> Placement:
-    """``file``: a folder or ``placement.json`` of ``archsim place``, or an engine's file, for as many ranks as
-    dies. Raises PlacementError for a file that the engine would refuse.
+    """``file``: of ``archsim place`` or an engine, for ``dies`` ranks. PlacementError where the engine would refuse
+    it.
     """
     from archsim.traffic.placements import read_placement
 

@@ -46,9 +46,7 @@ class Reread:
         self._rate = np.zeros((layers * ids, dies))
 
     def admit(self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, copies: CopiesView) -> None:
-        """Clear cp_en bits of a step that is about to run. ``holds``: bool[expert, die], by placement. ``bits``:
-        uint8[die, id], changed; None: nothing is predicted.
-        """
+        """Clear cp_en bits (uint8[die, id] or None) of the next step. ``holds``: bool[expert, die], by placement."""
         away = ~holds[plan.expert, plan.die]
         expert, die = plan.expert[away], plan.die[away]
         self._count(layer, expert, die)
@@ -96,9 +94,8 @@ def rates(ran: np.ndarray, iterations: float) -> np.ndarray:
 
 @kernel
 def _admit(expert, die, first, rate, residence, copies, oldest, bits, admitted):
-    """Clear the bits of pairs, in falling order of rate, that are not worth their write; count ``admitted`` slices.
-
-    ``oldest: int64[die]`` and ``copies.free`` follow what has been admitted.
+    """Clear bits of pairs, by falling rate, not worth their write; ``admitted`` slices, ``oldest`` and free room
+    follow.
     """
     head = copies.ring.shape[1] - 1
     for at in range(len(expert)):
