@@ -55,10 +55,10 @@ class Demand:
 
 
 class BatchSum:
-    """Sums the routing of one batch as it passes: the first ``batch`` requests (see `draw_requests`) of a source, over
-    iterations 0 to `decode_steps`, at most. ``watchers`` see it, too.
+    """Sums the routing of a batch (the first ``batch`` requests) as it passes; ``watchers`` see it, too.
 
-    folder: where the steps of columns go that would fill the memory (`Stacked`); None: they stay there.
+
+    folder: where steps go that would fill the memory (`Stacked`); None: they stay there.
     """
 
     def __init__(
@@ -129,10 +129,7 @@ def build_demand(
 
 
 def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
-    """Pass the routing of the largest batch, once, to the sums of all: the others are its first requests.
-
-    Raises ValueError where they are not, or run for other numbers of decode steps.
-    """
+    """Pass the largest batch's routing once to the sums of all. ValueError unless the others are its first requests."""
     whole = max(sums, key=lambda each: each.batch)
     for each in sums:
         first = is_first_of(each.source, each.batch, whole.source, whole.batch, whole.seed)
@@ -150,11 +147,7 @@ def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
 
 @compiled.kernel
 def _count(experts, first, end, seen, tokens, order):
-    """Add experts int16[n, layer, k] of layers first … end − 1 to tokens int32[layer, expert]; append new ones to
-    order.
-
-    order: int16[layer, expert], of which seen: int64[layer] are filled.
-    """
+    """Add int16[n, layer, k] of layers first … end − 1 to ``tokens``; append new ones to order int16[layer, expert]."""
     rows, _, top_k = experts.shape
     for row in range(rows):
         for layer in range(first, end):
@@ -179,8 +172,8 @@ SETTLED_SHARE = 0.8  # of the experts active later; chance moves them by less th
 
 
 def active_by_step(source: TokenSource, requests: np.ndarray) -> np.ndarray:
-    """float64[step]: experts that the first ``OF_REQUESTS`` of the requests (int64[n]) activate in a layer in each of
-    the first ``LOOKED`` decode steps, as a mean over layers.
+    """float64[step]: experts that the first ``OF_REQUESTS`` activate in each of ``LOOKED`` decode steps, mean of
+    layers.
     """
     found: dict[int, np.ndarray] = {}
     layers = np.arange(len(source.layer_ids))[None, :, None]
@@ -192,9 +185,7 @@ def active_by_step(source: TokenSource, requests: np.ndarray) -> np.ndarray:
 
 
 def unsettled_steps(active: np.ndarray) -> int:
-    """The first decode steps whose experts are fewer than later, by ``active``: float64[step] of the first ``LOOKED``;
-    0 where they are as many, or where there are too few steps to tell.
-    """
+    """The first decode steps with fewer experts than later, by ``active`` (float64[step]); 0 for none, or few steps."""
     half = LOOKED // 2
     if len(active) < half + half // 2:
         return 0

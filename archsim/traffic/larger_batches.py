@@ -22,9 +22,7 @@ REDRAW, SHIFTED, FITTED = "redraw", "shifted", "fitted"
 
 @dataclass(frozen=True)
 class Shifted(Derived):
-    """A `TokenSource` of ``batch`` requests: number i is recorded request i modulo their number, of which copy c of C
-    begins c/C of its decode steps later. Its prompt is the recorded one.
-    """
+    """Of ``batch`` requests i is recorded i modulo their number; copy c of C begins c/C of its decode steps later."""
 
     source: Trace
     batch: int

@@ -101,9 +101,8 @@ def pair_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
 
 
 def mutual_information(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: bits that one expert of a pair tells of the other, from pairs [layer, i, j].
-
-    As counted: few pairs add about (E − 1)² / (2 · pairs · ln 2) bits (Miller, 1955), so compare tables of as many.
+    """float64[layer]: bits that one expert of a pair tells of the other, from pairs [layer, i, j]; biased (Miller,
+    1955): compare tables of as many.
     """
     share = counts / np.maximum(counts.sum(axis=(1, 2), keepdims=True), 1)
     alone = share.sum(axis=2, keepdims=True) * share.sum(axis=1, keepdims=True)
@@ -112,10 +111,7 @@ def mutual_information(counts: np.ndarray) -> np.ndarray:
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """float64[layer]: rank correlation over the experts of two tables [layer, expert]; ties share their mean rank.
-
-    NaN where one of the two is constant.
-    """
+    """float64[layer]: rank correlation of two tables [layer, expert]; ties share mean ranks; NaN: one is constant."""
     ranks = [_mean_ranks(table) for table in (one, other)]
     centred = [rank - rank.mean(axis=1, keepdims=True) for rank in ranks]
     power = np.sqrt((centred[0] ** 2).sum(axis=1) * (centred[1] ** 2).sum(axis=1))
@@ -134,9 +130,7 @@ def heatmap_agreement(trace: Trace) -> dict[str, np.ndarray]:
 
 
 def heatmap_ceiling(trace: Trace) -> dict[str, np.ndarray]:
-    """Like `heatmap_agreement`, but between the two halves of the requests. It is the most that a trace of this length
-    can show.
-    """
+    """Like `heatmap_agreement` between the halves of the requests: the most that such a trace can show."""
     return _agreement_of(*halves(trace))
 
 
@@ -153,9 +147,7 @@ def max_over_mean(counts: np.ndarray) -> np.ndarray:
 
 
 def gini(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: Gini coefficient of the loads; 0 where all experts have equal loads, 1 − 1/E where one
-    has everything.
-    """
+    """float64[layer]: Gini coefficient of the loads: 0 equal, 1 − 1/E where one has everything."""
     ordered = np.sort(counts, axis=1).astype(np.float64)
     experts = counts.shape[1]
     weight = 2 * np.arange(1, experts + 1) - experts - 1

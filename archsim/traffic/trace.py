@@ -199,9 +199,7 @@ def draw_requests(available: int, batch: int, seed: int) -> np.ndarray:
 
 
 def is_first_of(source: TokenSource, batch: int, whole: TokenSource, of: int, seed: int) -> bool:
-    """Whether a batch consists of the first requests of the batch ``of`` of another source, and they
-    have the same routing.
-    """
+    """Whether a batch is the first requests of the batch ``of`` of another source, routed equally."""
     first = draw_requests(whole.requests, of, seed)[:batch]
     same = np.array_equal(draw_requests(source.requests, batch, seed), first)
     return same and bool(identical_requests(source, whole)[first].all())

@@ -119,8 +119,8 @@ def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
 
 
 def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
-    """The model of a .yaml file (`head`, read from `path`) that names tables. Raises what reading the tables raises,
-    and ValueError, KeyError, TypeError or IndexError if they do not fit.
+    """The model of a .yaml file (`head`) that names tables. Raises what reading raises, ValueError, KeyError,
+    TypeError, IndexError.
     """
     read = packed_files.read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
     arrays = _complete({name: _decode(name, array) for name, array in read.items()})

@@ -44,10 +44,8 @@ CHOICES = (
 
 
 def choose(points: tuple, corrections: np.ndarray) -> tuple[Kriging | None, np.ndarray]:
-    """(the choice that predicts left-out EP sizes best, its errors there: predicted - measured
-    corrections, float64[point of tp = 1]).
-
-    With too few EP sizes to leave any out: the first choice, and no errors.
+    """(the choice that predicts left-out EP sizes best, its errors float64[point of tp = 1]); of few sizes: the first,
+    none.
     """
     if sum(tp == 1 for _, tp in ranks_of(points)) < LEAST_RANKS_TO_LEAVE_OUT:
         return CHOICES[0], np.zeros(0)
@@ -82,11 +80,7 @@ def no_peak(dtype: str) -> None:
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
-    """(configuration of a table, its sweeps: ln us, index ep, tp, tokens_total) of one GPU's MoE
-    rows, in a fixed order.
-
-    Sweeps of one release are separate if their collectors routed tokens differently.
-    """
+    """(configuration, sweeps of ln us by ep, tp, tokens_total) of a GPU's MoE rows; other routing: other sweeps."""
     rows = with_defaults(rows)
     for values, mine in rows.groupby(KEYS, sort=True):
         named = dict(zip(KEYS, values, strict=True))
@@ -158,9 +152,7 @@ def fit_table(
     ceiling: Ceiling = NO_CEILING,
     siblings: Sequence[tuple[float, pd.DataFrame]] = (),
 ) -> MoeTable:
-    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``siblings``: HBM bandwidth and sweeps of
-    other GPUs that share its law.
-    """
+    """The table of a pool of sweeps (ln us by ep, tp, tokens_total); ``siblings``: HBM bandwidth and sweeps."""
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
     hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
     others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in siblings]
@@ -190,9 +182,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEI
 
 
 def draw_noise(table: MoeTable, ep: np.ndarray, tp: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Mean deviation of the draws of a collector from their median at each point, by the law,
-    float64[point]; nan: nothing is drawn.
-    """
+    """float64[point]: mean deviation of a collector's draws from their median, by the law; nan: none drawn."""
     named, found = named_of(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)

@@ -66,9 +66,7 @@ class Driver:
         return start
 
     def touch(self, cells: int, count: int, stream: int) -> Callable[[], None]:
-        """Returns a function that starts a kernel that adds one to ``count`` floats at ``cells`` on
-        a stream of the current GPU.
-        """
+        """Returns a function that starts a kernel on a stream that adds one to ``count`` floats at ``cells``."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self._cuda.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(KERNEL)))
         self._check(self._cuda.cuModuleGetFunction(ctypes.byref(function), module, b"touch"))

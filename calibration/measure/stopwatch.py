@@ -39,9 +39,7 @@ class Stopwatch:
         return self._events_us(*self._graph(operation, cycle))
 
     def steady_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
-        """Times calls in a CUDA graph without a pause, once clocks and power have settled. Afterwards ``clocks`` is the
-        median of what was read during the same time.
-        """
+        """Calls in a CUDA graph without a pause, once clocks and power settled; ``clocks``: medians of that time."""
         replay, calls = self._graph(operation, cycle)
         settled = time.monotonic() + SETTLE_S
         while time.monotonic() < settled:

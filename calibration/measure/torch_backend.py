@@ -151,9 +151,7 @@ class TorchBackend:
         return read
 
     def _time_moe(self, point: Point):
-        """Permute, grouped gate-up product, SwiGLU, grouped down product, weighted sum; experts of rank 0. Its tokens
-        are those of the group, or those that have an expert there (``tokens_seen``).
-        """
+        """Permute, gate-up, SwiGLU, down, weighted sum; experts of rank 0, its tokens as ``tokens_seen`` says."""
         torch = self._torch
         if not hasattr(torch, "_grouped_mm"):
             raise PointError("this PyTorch has no grouped GEMM (torch._grouped_mm, 2.8 or later)")
@@ -229,9 +227,7 @@ class TorchBackend:
         return self._watch.streams_us([self._way(target, origin, torch.cuda.Stream()) for target, origin in pairs]), {}
 
     def _time_launch(self, point: Point):
-        """A kernel that reads half of its bytes and writes the other half; PyTorch's in a graph,
-        else launched by the driver.
-        """
+        """A kernel that reads half of its bytes and writes half; PyTorch's in a graph, else the driver's."""
         torch, watch = self._torch, self._watch
         cells = torch.zeros(max(1, point["kernel_bytes"] // BYTES_PER_CELL), device="cuda")
         if point["kind"] == "graph_node":

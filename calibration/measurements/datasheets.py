@@ -1,8 +1,4 @@
-"""Peak rates of GPUs with known calibrations (vendors' datasheets, dense, without sparsity), and
-rates given by the user.
-
-They only scale a calibration to other dies; the fitted rates do not depend on them.
-"""
+"""Peak rates of GPUs (datasheets, dense, without sparsity) or given ones, to scale calibrations to other dies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

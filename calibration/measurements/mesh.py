@@ -106,9 +106,7 @@ def is_mesh_folder(path: str | Path) -> bool:
 
 
 def read_meshes(*folders: str | Path) -> Meshes:
-    """Read folders, as if their rows were in one. Raises CalibrationError where a file is not as expected, or a folder
-    has none.
-    """
+    """Read folders as one. Raises CalibrationError for an unexpected file, or a folder with none."""
 
     def rows_of(name: str, columns: tuple[str, ...]) -> list[CsvLine]:
         return [row for folder in folders for row in csv_rows(Path(folder) / f"{name}.csv", columns, CalibrationError)]

@@ -106,9 +106,7 @@ def _network(level: Level) -> Wiring:
 
 
 def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(edges, classes, following) of ``count`` instances of a group; towards dies of other instances a node leads to
-    itself.
-    """
+    """(edges, classes, following) of ``count`` instances; to others' dies a node leads to itself."""
     wiring, dies = group.wiring, group.dies
     number = _numbers(group, count)
     edges = number[:, wiring.edges].reshape(-1, 2)
@@ -119,9 +117,7 @@ def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _numbers(group: _Group, count: int) -> np.ndarray:
-    """Number of every node of every instance, int64[instance, node]: the dies of all instances, then their other
-    nodes.
-    """
+    """int64[instance, node]: first the dies of all instances, then other nodes."""
     dies, others = group.dies, group.wiring.nodes - group.dies
     copy = np.arange(count)[:, None]
     return np.concatenate([copy * dies + np.arange(dies), count * dies + copy * others + np.arange(others)], axis=1)

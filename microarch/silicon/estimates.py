@@ -32,9 +32,7 @@ class Estimates:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def change(self: Group, changes: Mapping[str, float]) -> Group:
-        """The group with changed values. A user's value has no range. Raises ValueError for a negative one, KeyError
-        for an unknown name.
-        """
+        """The group with changed values, without ranges. ValueError: a negative one, KeyError: an unknown name."""
         known = self.by_name()
         return replace(
             self,

@@ -123,9 +123,7 @@ def _members(path: Path, stream) -> Iterator[tuple[bytes, PurePosixPath]]:
 
 
 def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
-    """Whether a member is a request. Raises TraceError for one that could escape the archive, is not a file, or is
-    too large.
-    """
+    """Whether a member is a request. Raises TraceError for one that escapes, is no file, or is too large."""
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
         raise TraceError(f"{path}: member {member.name!r} leads out of the archive; nothing is imported")
@@ -146,9 +144,7 @@ def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
 
 
 def _check_end(path: Path) -> None:
-    """A tar archive ends with two blocks of zeros; without this check, one truncated between members would go
-    unnoticed.
-    """
+    """A tar archive ends with two blocks of zeros; else one truncated between members would go unnoticed."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 1024))

@@ -69,9 +69,7 @@ def _assemble(location: Path, model: ModelSpec, source: str, reader: str | None 
 
 
 def _signature(files: list[Path], model: ModelSpec) -> str | None:
-    """A key of files by path, size and modification time; None if one changed so recently that a further change could
-    go unnoticed.
-    """
+    """A key of files by path, size and time; None if one changed so recently that another change could hide."""
     digest = hashlib.sha256(repr(_shape(model)).encode())
     for file in files:
         status = file.stat()
