@@ -135,16 +135,11 @@ def rest_of(scenario: Scenario, sms_share: float, links: Links | None) -> Callab
     return of_half
 
 
-def runs_shared(scenario: Scenario) -> bool:
-    """Whether shared experts are among the experts that the engine runs."""
-    return scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
-
-
 def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
     """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
     tensor-parallel ranks; ``sms_share``: as in `rest_of`.
     """
-    apart = runs_shared(scenario)
+    apart = scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
     found = _of_one(laws, batch, apart)
     if scenario.assumptions.overlap != TWO_BATCH or scenario.assumptions.execution == "weight_streaming":
         return found

@@ -510,11 +510,7 @@ def _nearest(tables: Sequence[MoeTable], sizes: moe.MoeSizes) -> list[MoeTable]:
     """All tables of the shape nearest to these sizes, the one with most points first."""
     least = min(_far(table, sizes) for table in tables)
     near = [table for table in tables if _far(table, sizes) <= least + 1e-9]
-    return sorted(near, key=lambda table: (-_points(table), table.library, table.kernel))
-
-
-def _points(table: MoeTable) -> int:
-    return len(table.ranks) * len(table.tokens)
+    return sorted(near, key=lambda table: (-(len(table.ranks) * len(table.tokens)), table.library, table.kernel))
 
 
 def _residual(table: MoeTable, others: Sequence[MoeTable]) -> tuple[float, float]:

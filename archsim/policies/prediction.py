@@ -56,7 +56,7 @@ class Reread:
             expert, die = expert[wanted], die[wanted]
             first = layer * self._ids
             order = np.argsort(-self._rate[first + expert, die], kind="stable")
-            residence = self._residence(copies.room)
+            residence = np.minimum(HORIZON_STEPS, copies.room / np.maximum(self._written.sum(axis=0), 1e-9))
             oldest = copies.ring[:, -1]["newer"].copy()
             _admit(expert[order], die[order], first, self._rate, residence, copies, oldest, bits, admitted)
         self._written[layer] += (admitted - self._written[layer]) / _AVERAGED_STEPS
@@ -69,10 +69,6 @@ class Reread:
         self._iterations[layer] = self._iterations[layer] * kept + 1.0
         first = layer * self._ids
         self._rate[first : first + self._ids] = rates(ran, self._iterations[layer])
-
-    def _residence(self, room):
-        """Iterations for which a copy that is written now stays, float64[die]."""
-        return np.minimum(HORIZON_STEPS, room / np.maximum(self._written.sum(axis=0), 1e-9))
 
 
 def rates(ran: np.ndarray, iterations: float) -> np.ndarray:

@@ -135,15 +135,13 @@ def fit_moe(
     others = [(hbm, named, sweeps) for hbm, theirs in like.items() for named, sweeps in moe_pools(theirs)]
     tables = []
     for named, sweeps in moe_pools(rows):
-        siblings = [(hbm, logs) for hbm, other, logs in others if _same(other, named)]
+        siblings = [
+            (hbm, logs) for hbm, other, logs in others if all(other[key] == named[key] for key in (*KEYS, "version"))
+        ]
         tables.append(fit_table(sweeps, named, Ceiling(peaks(named["dtype"]), hbm_bytes_per_s), siblings))
     return tuple(
         sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution, t.eplb_slots))
     )
-
-
-def _same(one: dict, other: dict) -> bool:
-    return all(one[key] == other[key] for key in (*KEYS, "version"))
 
 
 def fit_table(

@@ -180,7 +180,7 @@ _APART_TABLES = {
 
 def runs_in_another_unit(kind: str, rows: pd.DataFrame, value: str) -> np.ndarray:
     """bool[row]: the row's run differs from the most plausible run of its way by a factor that only units explain."""
-    ways = _ways(kind, rows)
+    ways = [rows["gpu_name"], *(rows[name] for name in WAYS[kind])]
     run = off_rough(kind, rows, value).groupby([*ways, rows["run_id"]], dropna=False).transform("median")
     nearest = run.abs().groupby(ways, dropna=False).transform("min")
     most_plausible = run.where(run.abs() == nearest).groupby(ways, dropna=False).transform("first")
@@ -252,7 +252,3 @@ def _why(times: pd.DataFrame, run: str, kept: list[str], common: int, named: str
 def _name(rows: pd.DataFrame) -> str:
     first = rows.iloc[0] if len(rows) else None
     return "" if first is None else f"{first['gpu_name']}, {first['library']} {first['library_version']}"
-
-
-def _ways(kind: str, rows: pd.DataFrame) -> list[pd.Series]:
-    return [rows["gpu_name"], *(rows[name] for name in WAYS[kind])]

@@ -181,7 +181,8 @@ def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float:
         if others and found.graph.node_x is not None and perfect.node_x is not None:
             at = {place: half for place, half in zip(_places(perfect), halves, strict=False)}
             node[len(sites) :] = [at.get(place, -1) for place in list(_places(found.graph))[len(sites) :]]
-        crosses = _crosses(perfect, halves)
+        src, dst = halves[perfect.link_src], halves[perfect.link_dst]
+        crosses = int(np.count_nonzero((src >= 0) & (dst >= 0) & (src != dst)))
         across = (node[found.graph.link_src] * node[found.graph.link_dst] == 0) & (
             node[found.graph.link_src] + node[found.graph.link_dst] == 1
         )
@@ -193,11 +194,6 @@ def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float:
 def _places(graph: Graph) -> Iterator[tuple[int, int]]:
     assert graph.node_x is not None and graph.node_y is not None
     return zip(graph.node_x.tolist(), graph.node_y.tolist(), strict=True)
-
-
-def _crosses(graph: Graph, halves: np.ndarray) -> int:
-    src, dst = halves[graph.link_src], halves[graph.link_dst]
-    return int(np.count_nonzero((src >= 0) & (dst >= 0) & (src != dst)))
 
 
 def _halves(graph: Graph) -> Iterator[np.ndarray]:

@@ -17,12 +17,6 @@ import numpy as np
 from microarch.fabric.fabric import Graph
 
 
-def dependencies(graph: Graph, pair: int) -> list[tuple[int, int]]:
-    """Links that follow each other on a route."""
-    route = graph.route_links[graph.route_ptr[pair] : graph.route_ptr[pair + 1]].tolist()
-    return list(zip(route, route[1:], strict=False))
-
-
 def _cyclic(graph: Graph, of: np.ndarray) -> bool:
     """Whether the routes of some pairs, bool[pair], wait for each other in a cycle."""
     from scipy.sparse import coo_matrix
@@ -57,7 +51,8 @@ def layers(graph: Graph, kept: np.ndarray) -> np.ndarray:
     for before, after in zip(*(each.tolist() for each in _following_links(graph, on_first)), strict=True):
         waits[0][before].add(after)
     for pair in np.flatnonzero(~on_first).tolist():
-        needed = dependencies(graph, pair)
+        route = graph.route_links[graph.route_ptr[pair] : graph.route_ptr[pair + 1]].tolist()
+        needed = list(zip(route, route[1:], strict=False))
         layer = 0
         while not _joins(waits[layer], needed):
             layer += 1

@@ -190,7 +190,7 @@ class _Walks:
             work.reshape(-1),
             *(own(np.asarray(each)[at]) for each in (self._hbm_bytes_per_ns, llc.hit_ns, llc.miss_ns, llc.write_ns)),
         )
-        tags, rooms = (_repeat_rows(each, count) for each in (memory.llc_tags, memory.copies.room))
+        tags, rooms = (np.repeat(each[None], count, axis=0) for each in (memory.llc_tags, memory.copies.room))
         of_works = pick(self._system, at[first])
         hbm_rates = np.repeat(self._hbm_bytes_per_ns[at[first]][:, None], self._recorded.machine.dies, axis=1)
         for step, (state, changed, fresh, moved) in enumerate(self._states):
@@ -222,10 +222,6 @@ class _Walks:
 def _as_words(rows: np.ndarray) -> np.ndarray:
     """The memory of records, int64[n]."""
     return rows.reshape(-1).view(np.int64)
-
-
-def _repeat_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    return np.repeat(rows[None], count, axis=0)
 
 
 @compiled.inner

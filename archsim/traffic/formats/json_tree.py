@@ -42,10 +42,6 @@ def model_name(root: Path, files: list[Path]) -> str:
     return names[0]
 
 
-def origin_of(file: Path) -> Origin:
-    return Origin(str(file), f"{file.absolute().parent.name}/{file.stem}")
-
-
 # The data set's JSON tree, in a directory or in a tar archive (which is streamed, never unpacked).
 #
 # ``<org>/<model>/<dataset>/<subject>/<n>.json``; its layout is at the top of this module.
@@ -168,7 +164,7 @@ def _read_file(file: Path, model, layer_ids):
         content = file.read_bytes()
     except OSError as error:
         raise TraceError(f"{file}: cannot be read ({error.strerror})") from error
-    return read_request(content, origin_of(file), model, layer_ids)
+    return read_request(content, Origin(str(file), f"{file.absolute().parent.name}/{file.stem}"), model, layer_ids)
 
 
 def _read_content(content: bytes, origin: Origin, model, layer_ids):
