@@ -108,7 +108,6 @@ class Balancing:
         return placement.of_layer(row, replicas.holds), 0, exposed_ns
 
     def _book(self, transfer: weight_moves.WeightTransfer, **part: Any) -> int:
-        """See `WeightMover.book`."""
         if self._how == "free":
             self.totals.untimed_bytes = self.totals.untimed_bytes + transfer.resource_bytes
         return self._mover.book(transfer, timed=self._how != "free", **part)

@@ -67,7 +67,6 @@ class CalibratedGemm:
         self.run_at(factors_of(machine))
 
     def run_at(self, factors: DieFactors) -> None:
-        """See ``archsim.engine.gemm.ShareOfPeak.run_at``."""
         self._speeds = None if factors.equal else factors.array
         self._experts = self._nominal if factors.equal else [each.on(*factors) for each in self._nominal]
 

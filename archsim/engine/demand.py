@@ -57,7 +57,6 @@ class RunDemand(Demand):
         self._let_go()
 
     def _let_go(self) -> None:
-        """An iteration is over: what was read of it is not needed in memory."""
         for field in fields(self):
             if isinstance(column := getattr(self, field.name), np.ndarray):
                 let_go(column)

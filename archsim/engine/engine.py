@@ -145,7 +145,6 @@ class EventEngine:
         self._previous_ns, self._written_bytes, self._writes = 0.0, 0, self.tally.dies["write_bytes"]
 
     def _build_decision(self) -> FreeDecision:
-        """The cost model that ``decision_cost`` names."""
         scenario = self.scenario
         if scenario.assumptions.decision_cost == "free":
             return FreeDecision()

@@ -109,7 +109,6 @@ class ExpertParallel:
         return float(self._ranks.times(plan, nobody, arrived).kernel_ns[0])
 
     def _run(self, order: Order) -> tuple[Sent, RankTimes, FetchedWeights, LayerTimes]:
-        """The times of a step; nothing is counted."""
         demand = order.demand
         tokens, computed = origins_of(demand).sum(axis=1, dtype=np.int64) / demand.top_k, order.plan
         if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
@@ -124,7 +123,6 @@ class ExpertParallel:
         return sent, times, fetched, layer
 
     def in_turn(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
-        """``overlap: none``."""
         arrived = self._moves.dispatch_ns(sent)
         return self._after(sent, times, arrived, _seen(arrived, times) + times.shared_ns, fetched)
 

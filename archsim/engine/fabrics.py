@@ -60,7 +60,6 @@ def carriers_needed(system) -> Any:
 
 
 def carriers_of(scenario: Scenario) -> int:
-    """Carriers on which the dies of a run stand that are linked as on one."""
     return int(carriers_needed(scenario.system)) if scenario.assumptions.carriers == "as_needed" else 1
 
 
@@ -105,7 +104,6 @@ def is_perfect(system) -> bool:
 
 
 def _as_made(system, numbering: str, carriers: str = "one") -> tuple[fabric.Graph, list[fabric.LinkClass]]:
-    """The graph of the perfect machine, and its classes of links."""
     if system.topology.is_function:
         graph, _ = described.build_own(system.topology.name, system.sites, system.topology.params)
         return graph, link_classes(system)

@@ -27,7 +27,6 @@ class GemmTimes(NamedTuple):
 
 
 def factors_of(machine: Machine) -> DieFactors:
-    """The rates of the dies of a machine, relative to the nominal ones."""
     return DieFactors(machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns)
 
 

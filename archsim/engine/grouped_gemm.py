@@ -131,7 +131,6 @@ class GroupedGemm:
         return local_cp.launch_ns(active, self._clock_hz) + self._own_ns
 
     def _of_shared(self, shared: CalibratedGemm, tokens, read_bytes, die) -> GemmTimes:
-        """Times of shared experts; from step to step they often have the same tokens."""
         asked = tokens.tobytes(), read_bytes.tobytes(), die.tobytes()
         if self._last is None or self._last[0] != asked:
             shared.calibrated_ns = shared.extrapolated_ns = 0.0

@@ -69,7 +69,6 @@ class StepResult(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Iteration."""
         return self.demand.step
 
 
@@ -91,7 +90,6 @@ class LimitedHeatmap:
         self.dropped = 0
 
     def begin(self, step: int) -> None:
-        """An iteration begins."""
         self._map.begin(step)
 
     def predictions(self, layer: int) -> Predicted:
@@ -142,7 +140,6 @@ class Balancer:
         return engine.migrate(new, moves, now_ns, effort)
 
     def _seen(self) -> SeenRouting | None:
-        """The tokens of the iterations that the rule sees."""
         of_steps = [results[0].demand.seen for results in self._steps]
         return join_seen([each for each in of_steps if each is not None])
 

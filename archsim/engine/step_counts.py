@@ -195,7 +195,6 @@ def _grow(tally, pair_bytes, before, grown):
 
 @kernel
 def _add(tally, pair_bytes, before, grown, load, resource_bytes, busy_ns, tokens, part_ns):
-    """As `_grow`; add what it found to the sums of a phase."""
     _grow(tally, pair_bytes, before, grown)
     for r in range(len(resource_bytes)):
         resource_bytes[r] += grown.resource_bytes[r]

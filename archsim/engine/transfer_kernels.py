@@ -128,7 +128,6 @@ def kernels_stand_in(scenario: Scenario) -> bool:
 
 @lru_cache(maxsize=64)
 def _nearest_with(name: str | None, digest: str, kernel: str) -> str | None:
-    """``digest``: of the calibration's file."""
     calibration = calibration_named(name)
     if _shapes(calibration, kernel):
         return name

@@ -98,7 +98,6 @@ class Kind(AttentionKind):
         return (attention_blocks.BLOCK,)
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
-        """Projections of one attention."""
         raise NotImplementedError
 
     def context_values(self, tp: int) -> tuple[int, int]:

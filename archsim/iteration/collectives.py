@@ -113,7 +113,6 @@ def describe_gathered(laws: Laws, op: str, ranks: int) -> str:
 
 
 def _measured_ranks(laws: Laws, op: str) -> list[int]:
-    """Of one node."""
     tables = (each.of for each in laws.calibration.collectives if each.of.get("op") == op)
     return sorted({int(of["num_gpus"]) for of in tables if of.get("nodes", "1") == "1" and "num_gpus" in of})
 

@@ -128,7 +128,6 @@ def memory_fit(
 
 
 def fit_of(scenario: Scenario, placement: Placement | np.ndarray) -> Fit:
-    """`memory_fit` of a scenario."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     return memory_fit(system, model, assumptions, placement, scenario.workload, scenario.batch, scenario.deployment)
 

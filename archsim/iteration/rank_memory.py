@@ -53,7 +53,6 @@ class RequestKv(NamedTuple):
         return self.fixed_bytes + sums.sum(tokens * of_token for tokens, of_token in self.windows)
 
     def held_bytes(self, tokens: int) -> float:
-        """The bytes that a request with this number of tokens holds."""
         near = sums.sum(min(tokens, window) * of_token for window, of_token in self.windows)
         return tokens * self.token_bytes + near + self.fixed_bytes
 
@@ -168,7 +167,6 @@ class KvRoom(NamedTuple):
 
     @property
     def nowhere(self) -> str:
-        """Of a refusal."""
         return "" if self.samples is None else f"; it fits in fewer than {LEAST_SHARE:.0%} of {SAMPLES} samples"
 
     def doubtful(self, needed: float, what: str) -> str:

@@ -178,7 +178,6 @@ def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared
 
 
 def half_of(batch: Batches) -> Batches:
-    """Half of the requests of an iteration."""
     return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
 
 

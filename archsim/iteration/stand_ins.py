@@ -133,7 +133,6 @@ def _in_fewer_bits(calibration: CalibrationSpec, table: MoeTable, dtype: str) ->
 
 
 def _lacks_attention(calibration: CalibrationSpec, model: ModelSpec) -> bool:
-    """Whether no table is of one of its kinds, for prompts or for decodes."""
     needed = {kind.table for kind, _ in attentions(model)} - {None}
     there = {(table.phase, table.kind) for table in calibration.attention}
     return not all((phase, kind) in there for phase in PHASES for kind in needed)

@@ -101,7 +101,6 @@ class IterationLaws:
 
     @property
     def sizes(self) -> int:
-        """Length of the tables."""
         return len(self.outside[TOKENS])
 
     def ns(self, *causes: str, rows: str = TOKENS) -> np.ndarray:

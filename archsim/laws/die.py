@@ -54,7 +54,6 @@ class DieFactors(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        """Whether all rates are nominal."""
         return bool((self.array == 1).all() and (self.hbm == 1).all())
 
     def times(self, array: np.ndarray | float = 1.0, hbm: np.ndarray | float = 1.0) -> DieFactors:
@@ -62,7 +61,6 @@ class DieFactors(NamedTuple):
         return DieFactors(self.array * array, self.hbm * hbm)
 
     def rates(self, nominal: gemm.Rates) -> gemm.Rates:
-        """The rates of the dies."""
         return gemm.Rates(nominal.peak_flop_per_s * self.array, nominal.hbm_bytes_per_s * self.hbm, nominal.dtype)
 
 
@@ -575,7 +573,6 @@ def _kernel(
 
 
 def _rank(table: MoeTable, sizes: moe.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
-    """What was measured of one table for one kind of die."""
     return Received(table, measured) if local is None else AsMeasured(table, sizes, local, measured)
 
 

@@ -516,5 +516,4 @@ def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[G
 
 
 def _octaves(table: GemmTable, n: int, k: int) -> float:
-    """Distance to the nearest measured shape."""
     return float(np.abs(np.log2(_arrays_of(tables.Same(table.shapes))[1] / (n, k))).max(axis=1).min())

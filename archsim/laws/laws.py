@@ -114,7 +114,6 @@ class Laws:
     def expert_gemm(
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
     ) -> ExpertGemm:
-        """An `ExpertGemm`: gate, up and down product of an expert on a die with these rates."""
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
 
     def fused_moe(
@@ -363,7 +362,6 @@ class Laws:
         return newest(self._matching("launch", self.calibration.launch, {"kind": kind}))
 
     def host_path(self) -> HostPath:
-        """The measured path to the host and back, for small messages."""
         return path_of(self.calibration)
 
     def memory(

@@ -218,5 +218,4 @@ def nearest_layer(tables: Sequence[MoeTable], sizes: MoeSizes) -> MoeTable:
 
 
 def _octaves(table: MoeTable, sizes: MoeSizes) -> float:
-    """Between the sizes of two layers, all added up."""
     return float(sums.sum(abs(np.log2(getattr(table, name) / getattr(sizes, name))) for name in SIZES))

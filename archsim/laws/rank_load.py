@@ -96,7 +96,6 @@ def load_draws(named: dict, routing: str, ep: float, tokens: float) -> np.ndarra
 
 
 def routing_of(table: MoeTable) -> str:
-    """The routing with which a table was fitted."""
     return table.routing or candidates(table.model, table.distribution, table.kernel, table.eplb_slots)[0]
 
 

@@ -214,7 +214,6 @@ class FabricSpec(Spec):
 
     @property
     def dies(self) -> int:
-        """The product of all counts."""
         return prod(level.size for level in self.levels)
 
     @property

@@ -68,7 +68,6 @@ class LayerSet(Spec):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The layers, in order."""
         return tuple(range(self.first, self.last + 1, self.every)) if self.listed is None else self.listed
 
     @model_serializer
@@ -124,7 +123,6 @@ class AttentionKind(Spec):
         raise NotImplementedError
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
-        """The part of it that is kept for good: 0 of a window."""
         return self.kv_bytes_per_token(value_bytes)
 
     @property

@@ -114,7 +114,6 @@ class OnnxGraph:
 
     @cached_property
     def product_of(self) -> dict[str, GraphProduct]:
-        """Output → the product that computes it."""
         return {product.output: product for product in self.products}
 
     @cached_property

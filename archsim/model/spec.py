@@ -191,7 +191,6 @@ class ModelSpec(fields.Spec):
         return sums.sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
-        """The part of it that is kept for good, without layers with a window."""
         return sums.sum(layers * kind.kept_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
@@ -205,7 +204,6 @@ class ModelSpec(fields.Spec):
 
     @property
     def attention_weights(self) -> int:
-        """Weights of attention in all layers."""
         return sums.sum(layers * kind.weights(self.hidden) for kind, layers in self.attention_layers)
 
     @property
@@ -233,7 +231,6 @@ class ModelSpec(fields.Spec):
 
     @property
     def embedding_weights(self) -> int:
-        """Weights of the embedding and of the output layer."""
         return self.input_weights + self.output_weights
 
     @property
@@ -250,12 +247,10 @@ class ModelSpec(fields.Spec):
 
     @property
     def shared_weights(self) -> int:
-        """Weights of the shared experts of all layers."""
         return len(self.moe_layer_ids) * self.shared_experts * self.slices * self.hidden * self.shared_ffn
 
     @property
     def routed_weights(self) -> int:
-        """Weights of the routed experts of all layers."""
         return len(self.moe_layer_ids) * self.experts * self.slices * self.slice_weights
 
     @property

@@ -276,7 +276,6 @@ def _collect(candidate, given, expert, die, tokens):
 
 
 def knows_speeds(step: StepView) -> bool:
-    """Whether the rule sees that dies and links differ."""
     return step.speeds is not None and step.speeds.shape[1] > 0
 
 

@@ -63,7 +63,6 @@ class TopFraction:
         hot_rows(heat, changed, self.keep(heat.shape[2]), 0, True, out)
 
     def keep(self, experts: int) -> int:
-        """Experts that are marked in a row."""
         # The product is rounded first: 0.2 · 35 is 7.000000000000001 in binary and means 7.
         return math.ceil(round(self.fraction * experts, 9))
 
@@ -86,7 +85,6 @@ class TopPositive:
         hot_rows(heat, changed, self.n, 1, False, out)
 
     def keep(self, experts: int) -> int:
-        """Experts that are marked in a row, at most."""
         return self.n
 
 

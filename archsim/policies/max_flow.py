@@ -78,7 +78,6 @@ def _share_out(net, order, level, least):
 
 @inner
 def _room(net, gpu, level):
-    """What a GPU can take until it works as long as all."""
     return level * net.speed[gpu] - net.used[gpu]
 
 

@@ -94,7 +94,6 @@ class Placement:
 
     @cached_property
     def has_replicas(self) -> bool:
-        """Whether any expert has several holders."""
         return int(np.count_nonzero(self.holds)) > self.home.size
 
     @cached_property

@@ -73,7 +73,6 @@ class Policy(NamedTuple):
 
 
 def built_in(rule: str) -> Callable[..., Any]:
-    """The function of a row of the tables above."""
     module, _, name = rule.partition(":")
     return getattr(import_module(f"archsim.policies.{module}"), name)
 

@@ -92,7 +92,6 @@ class BatchSum:
             self._prefill_rows += np.bincount(piece.request, minlength=self.batch)
 
     def _end(self, layer_threads: host.LayerThreads) -> None:
-        """An iteration is complete."""
         tokens, order = self._now
         self._tokens.append(tokens)
         self._order.append(order)
@@ -102,7 +101,6 @@ class BatchSum:
         self._begin()
 
     def finish(self, layer_threads: host.LayerThreads) -> None:
-        """No more rows follow."""
         if self._has_rows:
             self._end(layer_threads)
 

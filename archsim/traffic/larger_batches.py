@@ -40,7 +40,6 @@ class Shifted(Derived):
         return hashlib.sha256(f"{self.source.digest} shifted {self.batch}".encode()).hexdigest()
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
-        """See `Trace.longest`."""
         return self.source.longest(requests % self.recordings, decode_steps)
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
@@ -72,11 +71,9 @@ class FittedRequests(Derived):
         return self.source.digest
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
-        """See `Trace.longest`."""
         return self.source.longest(requests, decode_steps)
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
-        """See `TokenSource.steps`."""
         return self.source.steps(requests, decode_steps)
 
 

@@ -229,7 +229,6 @@ def _rate_law(machine: str, pattern: str, own: Sequence[Rate]) -> LinkRate:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Geometric."""
     return float(np.exp(np.mean(np.log(list(values)))))
 
 

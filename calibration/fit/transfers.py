@@ -70,7 +70,6 @@ def _text(value) -> str:
 
 
 def fit_transfers(rows: pd.DataFrame, kind: str) -> tuple[tables.TransferTable, ...]:
-    """One table per series of ``kind`` ('p2p', 'collective' or 'hostpath')."""
     return tuple(transfer_table(series) for series in series_of(rows, kind))
 
 

@@ -82,7 +82,6 @@ class Driver:
         return start
 
     def wait(self, stream: int) -> None:
-        """Wait until all work on a stream is done."""
         self._check(self._cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
 
     def _check(self, code: int) -> None:

@@ -71,7 +71,6 @@ class TorchBackend:
         )
 
     def _clear(self, kind: str, point: Point, problem: str | None) -> None:
-        """Release GPU memory and page-locked memory."""
         torch = self._torch
         try:
             torch.cuda.synchronize()
@@ -305,7 +304,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _free_host_bytes() -> int:
-    """Memory available without swapping (/proc/meminfo, MemAvailable)."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -101,7 +101,6 @@ class Meshes(NamedTuple):
 
 
 def is_mesh_folder(path: str | Path) -> bool:
-    """Whether a folder has one of the files of a measured mesh."""
     return Path(path).is_dir() and any((Path(path) / f"{name}.csv").is_file() for name in COLUMNS)
 
 

@@ -43,7 +43,6 @@ class Level(NamedTuple):
 
     @property
     def members(self) -> int:
-        """Number of dies or groups that it connects."""
         return prod(self.sides)
 
 

@@ -210,7 +210,6 @@ def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Pa
 
 
 def added_cost(system: SystemSpec, allocates: bool, predicts: bool) -> AreaAndPower:
-    """The cost of all `added_parts`."""
     return total(part.cost for part in added_parts(system, allocates, predicts))
 
 

@@ -43,7 +43,6 @@ class Estimates:
         )
 
     def with_estimates(self: Group, found: Mapping[str, Estimate]) -> Group:
-        """The group with those of ``found`` that are its own."""
         return replace(self, **{name: each for name, each in found.items() if name in self.by_name()})
 
     def at(self: Group, bound: str) -> Group:

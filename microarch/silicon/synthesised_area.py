@@ -37,7 +37,6 @@ class ComponentArea(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Analytical over synthesised."""
         return self.analytical_um2 / self.synthesised.area_um2
 
     @property

@@ -197,7 +197,6 @@ def passed_together(s, src, dst, from_hbm, to_hbm, moves, slices):
 
 @outer
 def _begin_slices(s):
-    """Look up the first slices of every die."""
     for die in range(s.machine.dies):
         chain = ask_first(s, die)
         while chain >= 0:

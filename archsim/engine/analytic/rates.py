@@ -48,12 +48,10 @@ def with_rates(system: SystemSpec, rates: Mapping[tuple[str, str], np.ndarray], 
 
 
 def machines_of(system: SystemSpec) -> int:
-    """How many machines a system of `with_rates` stands for."""
     return int(np.size(system.hbm.latency_ns))
 
 
 def pick(system: SystemSpec, at: np.ndarray) -> SystemSpec:
-    """Some of the machines that a system stands for."""
     rates = {key: getattr(getattr(system, key[0]), name)[at] for key, name in _FIELDS.items()}
     return with_rates(system, rates, len(at))
 

@@ -80,13 +80,11 @@ class Walk(NamedTuple):
 
 @inner
 def entry_of(s, chain):
-    """ENTRY: of which the chain is a slice."""
     return s.work.entries[unsigned(chain) // unsigned(SLICES)]
 
 
 @inner
 def key_of(entry, chain):
-    """Key of the slice in LLCs and copies."""
     return entry.key + np.int64(unsigned(chain) % unsigned(SLICES))
 
 
@@ -100,7 +98,6 @@ def rate(machine, resource):
 
 @inner
 def source_of(s, chain):
-    """The die whose HBM or LLC a fetch reads."""
     entry = entry_of(s, chain)
     return entry.die if s.fetches[chain].way == FROM_HBM else entry.home
 

@@ -93,7 +93,6 @@ class Sent(NamedTuple):
     flows: PortBytes | None = None
 
     def part(self, share: float) -> Sent:
-        """A share of it."""
         return Sent(self.vectors * share, self.arrived * share, self.flows and self.flows.part(share))
 
 
@@ -456,7 +455,6 @@ def origins_of(demand: StepDemand) -> np.ndarray:
 
 
 def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
-    """The law of a level: of measured kernels, or of its bandwidth."""
     system, assumptions = scenario.system, scenario.assumptions
     assert system.fabric is not None, "it has nodes"
     levels = system.fabric.levels
@@ -491,7 +489,6 @@ def kernels_carried(scenario: Scenario) -> bool:
 
 
 def _laws_of(scenario: Scenario, op: str) -> Iterator[PortLaw]:
-    """Of the levels of a cluster, the innermost first."""
     grid = grid_of(scenario.system)
     assert grid is not None, "kernels were measured between GPUs of nodes alone"
     return (_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1))

@@ -56,11 +56,9 @@ class PortBytes(NamedTuple):
     outer: np.ndarray
 
     def part(self, share: float) -> PortBytes:
-        """A share of the bytes."""
         return PortBytes(self.inner * share, self.outer * share)
 
     def reverse(self) -> PortBytes:
-        """The same bytes on their way back."""
         return PortBytes(self.inner.swapaxes(1, 2), self.outer.swapaxes(1, 2))
 
 
@@ -138,7 +136,6 @@ def refuse_unequal(slots: np.ndarray, experts: int) -> None:
 
 
 def _off_diagonal(flows: np.ndarray) -> np.ndarray:
-    """Without what a port sends to itself; changes ``flows``."""
     member = np.arange(flows.shape[1])
     flows = np.ascontiguousarray(flows)
     flows[:, member, member] = 0.0

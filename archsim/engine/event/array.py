@@ -13,7 +13,6 @@ from microarch.blocks import hbm, request
 
 @inner
 def _resource_of(s, die):
-    """The row of ``archsim.engine.state.Tally.resources`` of a die's compute array."""
     return s.tally.resources[(state.UNITS - 1) * s.machine.dies + die]
 
 

@@ -141,7 +141,6 @@ def _tell(s, timer, now):
 
 @outer
 def _start(s):
-    """Dispatch the hidden vectors and look up the first slices; copies of the step before may still be written."""
     resume_copies(s)
     for die in range(s.machine.dies):
         start_moves(s, DISPATCH, die, flows.NOBODY, 0.0)

@@ -107,7 +107,6 @@ def _flows_to_fill(net, group):
 
 @inner
 def _rate_alone(net, group):
-    """Set the rate of a group that shares no resource."""
     row = net.groups[group]
     row.rate = 0.0 if row.weight == 0 else np.inf
     if row.weight > 0:
@@ -185,7 +184,6 @@ def _fill(net, n):
 
 @inner
 def _watch(net, i):
-    """Watch the resource in a place of the list."""
     resource = net.resources[net.lists[network.WATCHED, unsigned(i)]]
     resource.watched = i + 1
     net.share[unsigned(i + 1)] = _share(resource.left, resource.waiting)
@@ -261,7 +259,6 @@ def _saturate(net, level, n_tightest, first_change):
 
 @inner
 def _limit(net, r, level):
-    """The resource saturates: it limits all of its flows that are not fixed yet."""
     resource, stamp, found = net.resources[r], net.counts[network.STAMP], net.counts[network.FOUND]
     if resource.waiting - resource.newly_fixed != resource.limited:
         _take_open(net, r)

@@ -112,7 +112,6 @@ def _forward(net, ports, found, coupled, reached):
 
 @inner
 def _taken(net, ports, k):
-    """Bytes/ns of all flows that enter by port ``k``."""
     total = 0.0
     for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
         group = net.groups[ports.entries[e]]
@@ -122,7 +121,6 @@ def _taken(net, ports, k):
 
 @inner
 def _slow_down(net, ports, k, factor):
-    """Multiply the rates of the flows that enter by port ``k``."""
     for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
         net.groups[ports.entries[e]].rate *= factor
 
