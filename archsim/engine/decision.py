@@ -159,9 +159,7 @@ class FreeDecision:
         return 0.0
 
     def takes_ns(self, plan: Plan) -> float:
-        """ns on the critical path of deciding on the plan, by its effort (a timed host: HOST_OPERATION_NS an
-        operation).
-        """
+        """ns on the critical path of deciding, by the plan's effort (a timed host: HOST_OPERATION_NS each)."""
         return 0.0
 
     def aside_ns(self, effort: Effort) -> float:

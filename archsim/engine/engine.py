@@ -159,9 +159,7 @@ class EventEngine:
         return partial(KERNELS[assumptions.contention], self.machine, self.fabric, assumptions)
 
     def step(self, layer: int, demand: StepDemand, now_ns: float) -> StepTimes:
-        """Decide, run, report: one step that begins at ``now_ns``. ``layer`` counts the layers that run.
-        Raises ArchsimError if a user's policy returns a plan that does not fit the demand.
-        """
+        """Run a step from ``now_ns`` on; ``layer`` counts those that run. ArchsimError: a user's plan does not fit."""
         self.balancing.begin_step()
         placement, row, waits_ns = self.placement, int(self.rows[layer]), 0.0
         if self.policy.replication is not None:  # with the replicas that the policy has fetched for the step
@@ -277,9 +275,7 @@ class EventEngine:
         return plan if share is None else self._with_shared(plan, demand, share)
 
     def array_speeds(self, phase: int) -> np.ndarray:
-        """What a rule sees of arrays, float64[die]: their factors, and in a phase the clocks that dies have of their
-        own.
-        """
+        """What a rule sees of arrays, float64[die]: factors, and in a phase the clocks that dies have of their own."""
         clock = self.clocks[phase]
         return self.machine.array_speeds * clock if np.ndim(clock) else self.machine.array_speeds
 

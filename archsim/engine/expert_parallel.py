@@ -31,9 +31,7 @@ from microarch.blocks.hbm import SLICES
 
 
 class LayerTimes(NamedTuple):
-    """``ns``: of a layer; ``parts``: float64[PARTS] on its critical path; ``last``: rank; ``waits``: for fetches, a
-    share.
-    """
+    """``parts``: float64[PARTS] on the critical path; ``last``: rank; ``waits``: share that fetches take of experts."""
 
     ns: float
     parts: np.ndarray

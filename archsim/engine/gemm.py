@@ -48,9 +48,7 @@ class ShareOfPeak:
         return GemmTimes(compute_ns, 0.0, 0.0, 0.0, compute_ns)
 
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
-        """What a walk reads of `of`, on many machines, one after the other. ``system``: with their rates,
-        float64[machine] each.
-        """
+        """What a walk reads of `of`, on many machines in turn; rates of ``system``: float64[machine]."""
         use = effective_utilisation(system, self._model, self._assumptions)
         share = np.stack([np.broadcast_to(each, np.shape(system.compute.peak_flop_per_s)) for each in use.values], 1)
         flop = tokens * np.array(self._flop_per_token)[1 - routed]

@@ -31,8 +31,8 @@ def factors_of(machine: Machine) -> DieFactors:
 
 
 def slow_down(times: GemmTimes, clock: float | np.ndarray) -> GemmTimes:
-    """The times on an array at ``clock``, a share of its full one, float64[entry] where arrays differ: all but waiting
-    for bytes and launches, which have clocks of their own, takes longer.
+    """Times on an array at a ``clock`` share (float64[entry] if unequal): all but launches and waits for bytes
+    grows.
     """
     by = 1 / clock
     more_ns = (times.compute_ns - times.bytes_ns - times.started_ns) * (by - 1)

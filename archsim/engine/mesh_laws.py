@@ -64,9 +64,7 @@ def measured_law(name: str, kernel: str, system) -> EndpointLaw:
 
 
 def neighbour_bytes_per_s(name: str, system, fabric: Fabric) -> float:
-    """Rate of the slowest link between neighbours, one direction, for the law ``MACHINE/VERSION``. Laws of meshes were
-    fitted to nominal rates, of which the measured links reached a share.
-    """
+    """Rate of the slowest link between neighbours, one way; laws have nominal rates, links reached a share of these."""
     measured = _reached_share(fabric_calibration(Path(name.rpartition("/")[0])))
     return float(fabric.link_bytes_per_ns.min()) * NS_PER_S / measured
 

@@ -84,9 +84,7 @@ class WorkBuilder:
         )  # fmt: skip
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
-        """float64[die]: distinct tokens of dies that run ``experts`` with ``tokens``; None where no time depends on
-        them.
-        """
+        """float64[die]: distinct tokens of dies with ``experts``, ``tokens``; None where no time depends on them."""
         if not self._receives:
             return None
         return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))

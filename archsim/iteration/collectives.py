@@ -118,9 +118,7 @@ def _measured_ranks(laws: Laws, op: str) -> list[int]:
 
 
 def with_copies(laws: Laws, placement: str) -> Laws:
-    """Laws of the GPU, or the nearest with measured copies of ``placement``, at the machine's links. Raises
-    LawMissing.
-    """
+    """Laws of the GPU, or the nearest with copies of ``placement``, at the machine's links. Raises LawMissing."""
     own = laws.calibration
     for each in chain([own], siblings_of(own)):
         if any(table.of.get("placement") == placement for table in each.p2p):

@@ -102,9 +102,7 @@ def _laws(
 
 
 def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
-    """One iteration of a rank, or group of tensor-parallel ranks, with ``tokens``: decodes of `context_tokens` each, or
-    the prompts of its requests, all equal.
-    """
+    """One iteration of a rank or tensor-parallel group: decodes of `context_tokens`, or equal prompts."""
     one, none = np.ones(1), np.zeros(1)
     if not prompts:
         decodes = one * tokens
@@ -136,9 +134,7 @@ def rest_of(scenario: Scenario, sms_share: float, links: Links | None) -> Callab
 
 
 def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
-    """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
-    tensor-parallel ranks; ``sms_share``: as in `rest_of`.
-    """
+    """Cause → ns of an iteration without its experts; ``batch``: of a rank or group; ``sms_share``: as in `rest_of`."""
     apart = scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
     found = _of_one(laws, batch, apart)
     if scenario.assumptions.overlap != TWO_BATCH or scenario.assumptions.execution == "weight_streaming":

@@ -47,9 +47,7 @@ NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sg
 def with_stand_ins(
     calibration: CalibrationSpec, model: ModelSpec, products: str, experts: str, kernel: str = ""
 ) -> StandIns:
-    """The calibration with tables for these dtypes and the model's expert layers. ``kernel``: of experts, in place of
-    those of fused layers where it was measured in the dtype.
-    """
+    """Tables for these dtypes and expert layers; ``kernel``: of experts, where measured, in place of fused layers."""
     notes = []
     own = tuple(table for table in calibration.moe if (table.kernel, table.dtype) == (kernel, experts))
     fused = tuple(table for table in calibration.moe if table.library not in NOT_FUSED)

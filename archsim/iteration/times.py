@@ -200,9 +200,7 @@ def _attention_times(
     laws: Laws, kind: Kind, phase: str, model: ModelSpec, parallel: Parallelism, precision: Precision,
     library: str | None, rates: gemm.Rates | None, links: Links | None,
 ) -> AttentionTimes:  # fmt: skip
-    """Of one rank; ranks that share a request's tokens have all heads over their part. Raises SpecError for too
-    many.
-    """
+    """Of one rank; ranks that share tokens have all heads over a part of them. SpecError: too many."""
     tp, shared = parallel.tp, parallel.context
 
     def of_heads(heads_over: int) -> AttentionTimes:

@@ -31,9 +31,7 @@ MOST_OCTAVES = 0.6
 
 
 class LatentSizes(NamedTuple):
-    """Ranks of latent attention: prompts have keys of ``nope`` + ``rope``; decodes share the vector of ``rank`` +
-    ``rope``.
-    """
+    """Prompts have keys of ``nope`` + ``rope``; decodes share the vector of ``rank`` + ``rope``."""
 
     rank: int
     nope: int

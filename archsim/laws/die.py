@@ -156,9 +156,7 @@ class DieKernel:
         return found
 
     def parts_ns(self, pairs, active, experts, tokens) -> np.ndarray:
-        """float64[5, die]: launch, FLOP, tokens and pairs, ``experts``, and what ``active`` ones' bytes add to the
-        FLOP.
-        """
+        """float64[5, die]: launch, FLOP, tokens and pairs, ``experts``, and what bytes of ``active`` add to FLOP."""
         flop_ns, bytes_ns = pairs * self._flop_ns, active * self._bytes_ns
         longer = np.maximum(flop_ns, bytes_ns)
         both = longer * ((flop_ns / longer) ** self._order + (bytes_ns / longer) ** self._order) ** (1 / self._order)
@@ -186,9 +184,7 @@ class AsMeasured:
         self._first, self._last = np.exp(self._axis[0]) / NEARLY, np.exp(self._axis[-1]) * NEARLY
 
     def seen(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Experts that cost, and tokens that pass, float64[die]; ``tokens`` None: as many as give all dies these
-        pairs.
-        """
+        """float64[die]: experts that cost, tokens that pass; ``tokens`` None: as many as give all dies these pairs."""
         seen = pairs * self._tokens if tokens is None else tokens
         if self._received:  # the measured kernel stands behind a dispatch, and sees no others
             seen = np.minimum(seen, pairs)
@@ -360,8 +356,8 @@ class GroupedLaw:
     def side_by_side(
         self, rates: gemm.Rates, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None
     ) -> GroupedTimes:
-        """`times` of the same dies on many machines (rates float64[machine]), one after the other: float64[machine ·
-        die].
+        """`times` of the same dies on machines of rates float64[machine]: float64[machine · die], one after the
+        other.
         """
         machines = len(rates.peak_flop_per_s)
         law = self.on(rates.map(lambda each: np.repeat(each, len(pairs))))
@@ -445,9 +441,7 @@ def _around_one(roofline_ns: float, measured_ns: float, slowest: float) -> tuple
 
 
 def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
-    """Balanced tables of the dtype, newest of each library, kernel, shape; whether measured in it. Raises
-    LawMissing.
-    """
+    """Balanced tables: newest of each library, kernel, shape; whether of this dtype. Raises LawMissing."""
     there = [table for table in calibration.moe if table.distribution == rank_load.BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):

@@ -94,9 +94,7 @@ def _should_be_faster(kind: Section, table: TableOrigin, other: TableOrigin) -> 
 
 
 class Section(NamedTuple):
-    """How tables are compared; ``key``: of the same work; ``bits``; ``kernel``: any version; ``ratios``:
-    float64[point].
-    """
+    """``key``: equal of the same work; ``bits``; ``kernel``: equal of versions; ``ratios``: float64[point]."""
 
     key: Callable[..., tuple]
     bits: Callable[..., tuple[float, ...]]

@@ -83,7 +83,6 @@ def _measured_points(
 def solve_definite(matrix, right):
     """Solve matrix x = right by Cholesky, in place of each row of ``right`` float64[row, n]; ``matrix`` is overwritten.
 
-
     Unlike linear algebra libraries, it starts no threads, which on a loaded machine cost a hundred times the work.
     """
     n = len(matrix)

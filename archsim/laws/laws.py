@@ -367,7 +367,7 @@ class Laws:
     def memory(
         self, level: str, op: str, quantity: str, *, library: str | None = None, version: str | None = None
     ) -> ScalarTable:
-        """``bytes_per_s`` or ``efficiency`` (op read, write) or ``latency_ns`` (chase) of l1, l2, hbm. Raises
+        """``bytes_per_s``, ``efficiency`` (op read, write), ``latency_ns`` (chase) of l1, l2, hbm. Raises
         LawMissing.
         """
         there = [table for table in self.calibration.hbm if isinstance(table, ScalarTable)]

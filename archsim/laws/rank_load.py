@@ -106,9 +106,7 @@ def _exponent(distribution: str) -> float | None:
 
 @lru_cache(maxsize=20_000)
 def _rank_draws(batch: tuple, ep: int, rank_by_rank: bool, groups: tuple[int, int] | None) -> np.ndarray:
-    """float64[2, draw] of the most loaded of ``ep`` ranks; batch: experts, top_k, exponent, tokens. The seed is
-    fixed.
-    """
+    """float64[2, draw] of the fullest of ``ep`` ranks; batch: experts, top_k, exponent, tokens; one seed."""
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     if rank_by_rank:

@@ -519,9 +519,7 @@ class SystemSpec(Spec):
 
     @property
     def shape(self) -> str:
-        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × module:function``, ``24 dies of 5 × 5
-        mesh``.
-        """
+        """In words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × module:function``, ``24 dies of 5 × 5 mesh``."""
         if self.built is None or len(self.built.living) == self.sites:
             return self.shape_as_made
         if self.built.sides is not None:

@@ -42,9 +42,7 @@ def _deepseek(c: ConfigKeys) -> Fields:
 
 
 def _shared_indexers(c: ConfigKeys, layers: int) -> list[int]:
-    """Layers that take an earlier indexer's tokens (GLM-5.2), listed or periodic. Raises SpecError where both
-    differ.
-    """
+    """Layers that take an earlier indexer's tokens (GLM-5.2), listed or periodic. SpecError where both differ."""
     c.any("index_share_for_mtp_iteration")  # of layers of multi-token prediction
     listed = layer_kinds(c, layers, "full", "shared", key="indexer_types")
     shared = at_kind(listed, "shared")

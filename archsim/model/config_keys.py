@@ -118,9 +118,7 @@ class ConfigKeys:
         return next((name for name in names if self.keys.get(name) is not None), None)
 
     def any(self, *names: str) -> Any:
-        """The first key that has a value, else the class's for keys left out, else None (as null is); all count as
-        read.
-        """
+        """The first key with a value, else the class's for keys left out, else None (null, too); all count as read."""
         self._read.update(names)
         if name := self.said(*names):
             for other in _SAME.get(name, ()):
@@ -217,9 +215,7 @@ class ConfigKeys:
         return value or []
 
     def by_layer(self, name: str, layers: int) -> list[Any]:
-        """A list by layer, without those of multi-token prediction; empty without it. Raises SpecError for other
-        lengths.
-        """
+        """A list by layer, without multi-token prediction; empty without it. Raises SpecError for other lengths."""
         found = self.list_of(name)
         most = layers + max(_MOST_MTP, self.whole("num_nextn_predict_layers", least=0) or 0)
         if found and not layers <= len(found) <= most:

@@ -310,9 +310,7 @@ def _fetch_of(step, home, die, weight_bytes):
 
 @inner
 def _rank_candidates(step, expert, weight_bytes, loads, ranked):
-    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns
-    count.
-    """
+    """Holders at their die time, the home's neighbours with the fetch added; by (time, die). Returns the count."""
     n = 0
     home = step.home[unsigned(expert)]
     for die in range(unsigned(len(loads))):

@@ -119,8 +119,8 @@ def _place_in_expert(experts: np.ndarray, rank_by: np.ndarray) -> np.ndarray:
 
 
 def drop_experts(load: ArrayLike, count: int) -> np.ndarray:
-    """The ``count`` experts of least ``load[expert]``, ascending int64, ties to the lowest (Expert Drop, section 5.2).
-    ValueError: more than there are.
+    """int64, ascending: the ``count`` of least ``load[expert]``, ties low (Expert Drop, section 5.2). May raise
+    ValueError.
     """
     load = checked_load(load, ("expert",))
     if checked_count(count, "count", least=0) > len(load):

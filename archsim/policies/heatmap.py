@@ -48,10 +48,7 @@ def seen_of(layer: int, pieces: Sequence[StepTokens], heat: np.ndarray) -> Seen:
 
 @dataclass(frozen=True)
 class TopFraction:
-    """The ⌈fraction·E⌉ last experts of a row in ascending order of count; the larger id wins ties, also of zeros.
-
-    The rule of the published simulator, where fraction is 0.2.
-    """
+    """The ⌈fraction·E⌉ largest counts of a row, ties and zeros to the larger id; the published simulator's is 0.2."""
 
     fraction: float = 0.2
 

@@ -64,10 +64,7 @@ class LinaTable(NamedTuple):
 
 
 def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
-    """The path tables of recorded tokens, ``top1[layer, token]`` (Lina's description: ``path_length`` 3 or 4).
-
-    ValueError: no token, or experts outside 0..``experts`` - 1.
-    """
+    """Paths of recorded ``top1[layer, token]`` (Lina: ``path_length`` 3, 4). ValueError: none, or unknown experts."""
     checked_count(path_length, "path_length")
     top1 = _check_top1(top1, checked_count(experts, "experts"))
     layers, tokens = top1.shape

@@ -33,9 +33,7 @@ class _Choices(NamedTuple):
 
 
 def lp(step: StepView) -> Plan:
-    """Minimise the load of the fullest resource over shares of experts; each expert then runs undivided on the best
-    of those dies, or divided.
-    """
+    """Minimise the load of the fullest resource over shares; each expert then runs on the best die, or divided."""
     active = np.flatnonzero(step.tokens)
     if not len(active):
         return NO_PLAN
@@ -154,9 +152,7 @@ def _divide(tokens: int, share: np.ndarray) -> np.ndarray:
 
 
 def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> None:
-    """Add the loads of an expert that runs on the dies of ``option``, ``part`` of its tokens on each. A holder reads
-    a slice once.
-    """
+    """Add the loads of an expert, ``part`` of its tokens on each die of ``option``; a holder reads a slice once."""
     np.add.at(load, choices.weights[option][:, OF_ITS_OWN], choices.weights_ns[option][:, OF_ITS_OWN])
     sources, read_ns = choices.weights[option, 1], choices.weights_ns[option, 1]
     for source in np.unique(sources):

@@ -113,9 +113,7 @@ class Placement:
         return self.layer_slots.sum(axis=0) + self.buffers
 
     def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """int32[n]: the holder of ``expert[n]`` nearest to ``die[n]``, ties to the lowest. ``hops``: int32[die,
-        die].
-        """
+        """int32[n]: the holder of ``expert[n]`` nearest to ``die[n]``, ties low. ``hops``: int32[die, die]."""
         if not self.has_replicas:
             return self.home[layer, expert]
         return nearest_holders(self.holds[layer, expert], die, hops)
@@ -156,9 +154,7 @@ def file_of(name: str) -> Path:
 
 
 def from_file(model, dies: int, file: str) -> Placement:
-    """``file``: of ``archsim place`` or an engine, for ``dies`` ranks. PlacementError where the engine would refuse
-    it.
-    """
+    """``file``: of ``archsim place`` or an engine, for ``dies`` ranks. PlacementError: the engine would refuse it."""
     from archsim.traffic.placements import read_placement
 
     if not file:
@@ -183,10 +179,7 @@ def placement_of(found: PhysicalMap) -> Placement:
 
 
 def linear(experts: int, dies: int) -> np.ndarray:
-    """Contiguous: with q = experts // dies, die e // q for e < q * dies, the rest e mod dies (published simulator).
-
-    With fewer experts than dies (q = 0) expert e lives on die e.
-    """
+    """Die e // q (q = experts // dies) for e < q * dies, the rest e mod dies; of q = 0, e (published simulator)."""
     expert = np.arange(experts, dtype=np.int32)
     each = experts // dies
     return np.where(expert < each * dies, expert // max(each, 1), expert % dies).astype(np.int32)
@@ -198,9 +191,7 @@ def even_placement(experts: int, dies: int) -> np.ndarray:
 
 
 def pad_slots(experts: int, dies: int, layers: int) -> Placement:
-    """`even_placement`, with as many slots on every die as the fullest one has: a kernel that runs as many experts on
-    every GPU finds an empty slot where a die has one less.
-    """
+    """`even_placement` with as many slots on every die as on the fullest: kernels there find an empty slot."""
     of_homes = Placement.of_homes(even_placement(experts, dies), layers, dies)
     return replace(of_homes, room=np.full((layers, dies), -(-experts // dies), np.int64))
 

@@ -90,9 +90,7 @@ def rates(ran: np.ndarray, iterations: float) -> np.ndarray:
 
 @kernel
 def _admit(expert, die, first, rate, residence, copies, oldest, bits, admitted):
-    """Clear bits of pairs, by falling rate, not worth their write; ``admitted`` slices, ``oldest`` and free room
-    follow.
-    """
+    """Clear bits of pairs, by falling rate, not worth their write; ``admitted``, ``oldest`` and room follow."""
     head = copies.ring.shape[1] - 1
     for at in range(len(expert)):
         here, own = die[at], rate[first + expert[at], die[at]]

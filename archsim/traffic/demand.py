@@ -57,7 +57,6 @@ class Demand:
 class BatchSum:
     """Sums the routing of a batch (the first ``batch`` requests) as it passes; ``watchers`` see it, too.
 
-
     folder: where steps go that would fill the memory (`Stacked`); None: they stay there.
     """
 
@@ -170,9 +169,7 @@ SETTLED_SHARE = 0.8  # of the experts active later; chance moves them by less th
 
 
 def active_by_step(source: TokenSource, requests: np.ndarray) -> np.ndarray:
-    """float64[step]: experts that the first ``OF_REQUESTS`` activate in each of ``LOOKED`` decode steps, mean of
-    layers.
-    """
+    """float64[step]: experts that the first ``OF_REQUESTS`` activate in ``LOOKED`` decode steps, mean of layers."""
     found: dict[int, np.ndarray] = {}
     layers = np.arange(len(source.layer_ids))[None, :, None]
     for piece in source.steps(requests[:OF_REQUESTS], LOOKED):

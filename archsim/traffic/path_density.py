@@ -7,7 +7,6 @@ from archsim.base.compiled import allocating
 def path_density(before, chosen, offsets, paths, out):
     """Fill out float32[token · k]: the probability of a layer's selections by paths from the layer before.
 
-
     before, chosen: int64[token, k]; paths: int64[expert, expert], without the request's own while it is looked at.
     """
     top_k = chosen.shape[1]

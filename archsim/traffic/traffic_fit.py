@@ -191,10 +191,7 @@ def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:
 
 
 def first_acceptance(shares: np.ndarray, top_k: int) -> np.ndarray:
-    """Acceptance with which draws from shares [phase, layer, expert], without repeats, include experts about as often.
-
-    See `_draw_shares`; the simulation corrects it.
-    """
+    """Acceptance with which draws from shares [phase, layer, expert] have experts about as often (`_draw_shares`)."""
     ratio = _rates(shares * top_k, top_k) / np.maximum(shares, 1e-12)
     return 0.9 * ratio / ratio.max(axis=2, keepdims=True)
 

@@ -85,9 +85,7 @@ def points_ns(law: AttentionLaw, named: dict, index: pd.MultiIndex) -> np.ndarra
 
 
 def left_out(corrections: pd.Series, together: list[str], inverse: np.ndarray) -> np.ndarray:
-    """float64[point]: corrections less predictions without the group ``together`` (Dubrule, 1983); ``inverse``:
-    K^-1.
-    """
+    """float64[point]: corrections less predictions without ``together`` (Dubrule, 1983); ``inverse``: K^-1."""
     weighted, found = inverse @ corrections.to_numpy(), np.empty(len(corrections))
     for rows in corrections.reset_index().groupby(together).indices.values():
         found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], weighted[rows])

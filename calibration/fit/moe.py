@@ -44,9 +44,7 @@ CHOICES = (
 
 
 def choose(points: tuple, corrections: np.ndarray) -> tuple[Kriging | None, np.ndarray]:
-    """(the choice that predicts left-out EP sizes best, its errors float64[point of tp = 1]); of few sizes: the first,
-    none.
-    """
+    """(the choice that predicts left-out EP sizes best, float64[point of tp = 1]); few sizes: the first, none."""
     if sum(tp == 1 for _, tp in ranks_of(points)) < LEAST_RANKS_TO_LEAVE_OUT:
         return CHOICES[0], np.zeros(0)
     some = _every_second_size(points[2])

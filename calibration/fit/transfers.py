@@ -1,6 +1,5 @@
 """Transfers (P2P, collectives, dispatch and combine, host path) as laws of ``archsim.laws.transfers``.
 
-
 Points are grouped into series, in each of which only the size varies; a series has one law. Its held-out error comes
 from leaving sizes out in turn.
 """

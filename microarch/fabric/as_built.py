@@ -92,9 +92,7 @@ def punch(graph: Graph, holes: Holes) -> Punched:
 
 
 def _routes(graph: Graph, living: np.ndarray, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[node, living]: next node, -1: none; bool[living, living]: routes as in the perfect graph). Raises
-    CutOff.
-    """
+    """(int64[node, living]: next node, -1: none; bool[living, living]: unchanged routes). Raises CutOff."""
     toward = np.full((graph.dies, graph.nodes), -1, np.int64)
     pair = np.repeat(np.arange(graph.dies**2), np.diff(graph.route_ptr))
     toward[pair % graph.dies, graph.link_src[graph.route_links]] = graph.route_links

@@ -87,10 +87,7 @@ def voltage(clock: Any, at_no_clock: float) -> Any:
 
 
 class HeatGrid:
-    """Nodes that conduct heat to each other and to a coolant.
-
-    ``pairs``: int64[n, 2] of nodes, ``between``: float64[n] W/K; ``down``: float64[node] W/K into the coolant.
-    """
+    """``pairs``: int64[n, 2] of nodes, ``between``: float64[n] W/K; ``down``: float64[node] W/K into the coolant."""
 
     def __init__(self, pairs: np.ndarray, between: np.ndarray, down: np.ndarray):
         from scipy.sparse import coo_matrix, diags

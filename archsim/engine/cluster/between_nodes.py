@@ -96,9 +96,7 @@ def between_law(
     nodes: int,
     sms: int | None = None,
 ) -> PortLaw:
-    """The law of the NICs of ``nodes``. The arguments are those of `node_law`. Raises LawMissing for kernels that were
-    not measured.
-    """
+    """The law of the NICs of ``nodes``; arguments as of `node_law`. Raises LawMissing for what was not measured."""
     refuse_sms(dispatch, sms)
     laws = Laws(calibration_named(name))
     if "nccl" in KERNELS[dispatch].names:

@@ -18,8 +18,8 @@ from microarch.fabric.fabric import Fabric
 
 
 class FetchedWeights(NamedTuple):
-    """``ns``: float64[die] from the dispatch's end; ``share``: of pairs that wait; ``source``: int64[fetch];
-    ``transfer``: None without.
+    """``ns``: float64[die] from the dispatch's end; ``share``: of pairs that wait; ``transfer``: None without
+    fetches.
     """
 
     ns: np.ndarray

@@ -133,9 +133,7 @@ def send(t, stage, now):
 
 @compiled.inner
 def _next_in_line(t, group, before, now):
-    """Take the stage whose flow starts as that of ``before`` ends (-1: none); until now it waited for its first
-    resource.
-    """
+    """Take the stage whose flow starts as that of ``before`` ends; -1: none. It waited for its first resource."""
     if t.line_of[group] < 0:
         return NOBODY
     line = t.lines[t.line_of[group]]

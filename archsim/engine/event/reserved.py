@@ -157,9 +157,7 @@ def _ends_step(s, stage):
 
 @kernel
 def run_step(s, begin_ns):
-    """Run one step; returns when its last stage has ended, float64 ns: stores included, but for copies under
-    ``copy_writes: background``.
-    """
+    """Run one step; float64 ns at which its last stage ends, but for copies under ``copy_writes: background``."""
     s = reference(s)
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0

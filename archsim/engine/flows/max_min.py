@@ -40,10 +40,7 @@ ALL = np.int64(2**62)
 
 @outer
 def fair_rates(net, ports):
-    """Max–min rates (`archsim.engine.flows.network.FlowNetwork`); returns how many groups were recomputed.
-
-    ``ports`` is not used: all solvers have the same parameters.
-    """
+    """Max–min rates; returns how many groups were recomputed. ``ports``, a parameter of all solvers, is not used."""
     net.counts[network.STAMP] += 1
     net.counts[network.FOUND] = 0
     watched = _undo_rounds(net)

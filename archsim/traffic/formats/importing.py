@@ -66,7 +66,6 @@ def import_sources(
 ) -> ImportReport:
     """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
-
     model: checks the routing; None: the shipped one that the first source names. on_error: stop or skip. reader: a
     user's.
     """

@@ -120,9 +120,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def _sum_ranks(files: list[Path], every: list[Loads]) -> Loads:
-    """Loads one after the other; equal names of different ranks are summed. A rank's later file is a dump of its
-    own.
-    """
+    """Loads one after the other; equal names of different ranks are summed; a rank's later file is its own."""
     at: dict[str, int] = {}
     ranks: dict[str, dict[int, Path]] = {}
     counts: list[np.ndarray] = []
