@@ -137,7 +137,7 @@ class RunSum(BatchSum):
 def build_run_demand(
     source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None, **parts: Any
 ) -> RunDemand:
-    """The demand of a batch, see `archsim.traffic.demand.build_demand`; ``parts``: see `RunSum`."""
+    """The demand of a batch, summed alone; ``parts``: see `RunSum`."""
     one = RunSum(source, batch, decode_steps, seed, **parts)
     sum_together([one], threads)
     return one.demand()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,16 +32,8 @@ def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
     """
     if _is_measured(laws, ranks):
         return fastest_all_reduce_ns(laws, size_bytes, ranks)
-    domain = domain_of(laws.calibration)
-    nodes, measured = -(-ranks // domain), _measured_ranks(laws, ALL_REDUCE)
-    if not measured:
-        raise LawMissing(f"calibration {laws.calibration.gpu} has no {ALL_REDUCE}")
-    found = _gathered_within(laws, ALL_REDUCE, size_bytes, min(ranks, domain), measured)
-    found = np.minimum.accumulate(found[::-1])[::-1]
-    if nodes > 1:
-        copies = with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
-        found = found + 2 * (nodes - 1) * copies.ns
-    return found
+    within_ns, rounds, copy_ns = _through_nodes(laws, ALL_REDUCE, size_bytes, ranks)
+    return np.minimum.accumulate(within_ns[::-1])[::-1] + 2 * rounds * copy_ns
 
 
 def _is_measured(laws: Laws, ranks: int, op: str = "all_reduce") -> bool:
@@ -79,19 +72,20 @@ def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.n
     """
     if _is_measured(laws, ranks, op):
         return laws.collective(op, size_bytes, ranks=ranks).ns
-    measured = _measured_ranks(laws, op)
-    if not measured:
+    within_ns, rounds, copy_ns = _through_nodes(laws, op, size_bytes, ranks)
+    return within_ns + rounds * copy_ns
+
+
+def _through_nodes(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> tuple[np.ndarray, int, Any]:
+    """(ns within a node, other nodes, ns of a rank's part between nodes), float64[size]. Raises LawMissing."""
+    if not (measured := _measured_ranks(laws, op)):
         raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
     domain = domain_of(laws.calibration)
-    nodes = -(-ranks // domain)
-    found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
-    if nodes > 1:
-        found = (
-            found
-            + (nodes - 1)
-            * with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node").ns
-        )
-    return found
+    within_ns, others = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured), -(-ranks // domain) - 1
+    if not others:
+        return within_ns, 0, 0.0
+    copies = with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
+    return within_ns, others, copies.ns
 
 
 def describe_gathered(laws: Laws, op: str, ranks: int) -> str:

@@ -112,19 +112,6 @@ class BatchSum:
         )  # fmt: skip
 
 
-def build_demand(
-    source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None
-) -> Demand:
-    """Sum the routing of `batch` requests (see `draw_requests`) over iterations 0 to `decode_steps`, at most.
-
-    The number of steps is one more than the last iteration that any request reaches. threads: layers are spread over
-    them (default: all available cores). Pure: the result depends only on the arguments, and not on threads.
-    """
-    one = BatchSum(source, batch, decode_steps, seed)
-    sum_together([one], threads)
-    return one.demand()
-
-
 def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
     """Pass the largest batch's routing once to the sums of all. ValueError unless the others are its first requests."""
     whole = max(sums, key=lambda each: each.batch)

@@ -67,8 +67,8 @@ def coverage_unseen(ranking: np.ndarray, counts: np.ndarray, top: float = TOP) -
     Both [layer, i, j]. What ranking and counting the same data adds to `coverage` is not in it.
     """
     ranks, flat = (table.reshape(len(table), -1) for table in (ranking, counts))
-    keep = max(1, round(top * flat.shape[1]))
-    largest = np.argsort(-ranks.astype(np.int64), axis=1, kind="stable")[:, :keep]
+    falling = np.argsort(-ranks.astype(np.result_type(ranks, np.int64)), axis=1, kind="stable")
+    largest = falling[:, : max(1, round(top * flat.shape[1]))]
     covered = np.take_along_axis(flat, largest, axis=1).sum(axis=1, dtype=np.float64)
     return _ratio(covered, flat.sum(axis=1, dtype=np.float64))
 
@@ -78,12 +78,8 @@ def conditional_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
 
     Pairs of a rare i then come before frequent pairs of a popular one, so it is never above `coverage`.
     """
-    flat = counts.reshape(len(counts), -1)
-    given = _ratio(counts.astype(np.float64), counts.sum(axis=2, keepdims=True, dtype=np.float64)).reshape(flat.shape)
-    keep = max(1, round(top * flat.shape[1]))
-    largest = np.argsort(-np.nan_to_num(given), axis=1, kind="stable")[:, :keep]
-    covered = np.take_along_axis(flat, largest, axis=1).sum(axis=1, dtype=np.float64)
-    return _ratio(covered, flat.sum(axis=1, dtype=np.float64))
+    given = _ratio(counts.astype(np.float64), counts.sum(axis=2, keepdims=True, dtype=np.float64))
+    return coverage_unseen(np.nan_to_num(given), counts, top)
 
 
 def cumulative_coverage(counts: np.ndarray, points: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class StepTokens:
 
 
 class TokenSource(Protocol):
-    """What `build_demand` needs of routing data.
+    """What `BatchSum` needs of routing data.
 
     requests: number of distinct requests. layer_ids: int32[layer], the model's number of every column.
     num_experts, top_k: shape of the model. digest: names the content. label: for the `trace` column of results.

@@ -106,10 +106,6 @@ class HeatGrid:
         found = self._solve(power_w)
         return found + self._solve(power_w - self._matrix @ found)
 
-    def out_w(self, above_k: np.ndarray) -> float:
-        """Heat into the coolant."""
-        return float(self.down @ above_k)
-
 
 def neighbours(columns: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """int64[n, 2] each: cells of a grid (numbered along rows) side by side, and one above the other."""
@@ -117,12 +113,6 @@ def neighbours(columns: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     beside = np.stack([at[:, :-1].ravel(), at[:, 1:].ravel()], axis=1)
     above = np.stack([at[:-1].ravel(), at[1:].ravel()], axis=1)
     return beside, above
-
-
-def plane(columns: int, rows: int, square_w_per_k: float, down_w_per_k: float) -> HeatGrid:
-    """A plate of square cells: conductance of a square of it, and of every cell into the coolant."""
-    pairs = np.concatenate(neighbours(columns, rows))
-    return HeatGrid(pairs, np.full(len(pairs), square_w_per_k), np.full(columns * rows, down_w_per_k))
 
 
 class Temperatures(NamedTuple):
