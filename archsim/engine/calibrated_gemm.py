@@ -43,9 +43,8 @@ class CalibratedGemm:
     (`SystemSpec.kernel_rates`).
 
     ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured; ``law``:
-    whose products these are.
-    ``launched`` False: without the launch of a kernel, as what starts the products is not a GPU's. Raises LawMissing (a
-    SpecError) where the calibration has no table for the die's dtype.
+    whose products these are. ``launched`` False: without the launch of a kernel, as what starts the products is not a
+    GPU's. Raises LawMissing (a SpecError) where the calibration has no table for the die's dtype.
     """
 
     least_ns_per_token = None

@@ -189,10 +189,8 @@ class ChargedDecision(FreeDecision):
         self._last_ns = np.zeros(len(State))
 
     def decide(self, allocate, view):
-        """The plan. If the host decides and its time is not given, the function is timed (median of repeats).
-
-        A plan without Effort takes no time. A given time is charged for a plan whose Effort counts any work of an
-        allocation.
+        """The plan. A host's decision without a given time is timed (median of repeats). A plan without Effort takes
+        none; a given time is charged where its Effort counts any work.
         """
         taken = []
         if self._spec.executor == "host" and self._spec.host.time_ns is None:

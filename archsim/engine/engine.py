@@ -194,11 +194,8 @@ class EventEngine:
         return StepTimes(now_ns, end_ns, exposed_ns, plan, held, slots)
 
     def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float, effort: Effort = NO_EFFORT) -> float:
-        """Move to another placement, found with that effort; returns the time from which steps may run, on the clock of
-        ``now_ns``.
-
-        The assumption ``migration`` says what the ``moves`` (WEIGHT_MOVE[n]) cost, and when the placement holds. Raises
-        CapacityError where the placement does not fit.
+        """Move to another placement, found with that effort; returns when steps may run again, on the clock of
+        ``now_ns``. ``moves``: WEIGHT_MOVE[n], charged as ``migration`` says. Raises CapacityError.
         """
         misfit.refuse_misfit(self.scenario, placement)
         waits_ns = self.balancing.migrate(placement, moves, effort)

@@ -278,12 +278,8 @@ def _link(system, name: str, own) -> fabric.LinkClass:
 
 
 def build_fabric(system, numbering: str, carriers: str = "one") -> fabric.Fabric:
-    """Dies, links and routes of a system, with bandwidths and latencies.
-
-    Systems that differ only in these share a graph.
-
-    ``numbering``: of the dies of a mesh, and ``carriers``: see the assumptions. Raises ArchsimError for a user's
-    function that returns no fabric.
+    """Dies, links and routes of a system; systems that differ in rates alone share a graph. ``numbering``,
+    ``carriers``: see the assumptions. Raises ArchsimError for a user's function that returns no fabric.
     """
     if is_perfect(system):
         graph, classes = _as_made(system, numbering, carriers)

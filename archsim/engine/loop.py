@@ -315,11 +315,7 @@ class Replay:
         )  # fmt: skip
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
-        """Run up to a step and return its log (``archsim.engine.event.explained``). ``layer`` counts the layers that
-        run.
-
-        Raises ArchsimError if the step has no demand, or the execution no log.
-        """
+        """Run up to a step and return its log; ``layer`` counts those that run. ArchsimError: no demand, or no log."""
         execution = self.engine.execution
         if not hasattr(execution, "log"):
             raise errors.ArchsimError(

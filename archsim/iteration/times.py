@@ -158,8 +158,7 @@ def iteration_laws(
     ``experts``: who times them; None: they are timed elsewhere, and ``iteration_times`` is given their time. ``moves``:
     of `archsim.iteration.layers.program`. ``library``: of attention, by default the one with most shapes; that of an
     engine, whose products are tuned. ``rates``: of the modelled die; ``links``: of its machine, whose collectives and
-    host were not measured. Raises SpecError where sizes do not divide,
-    LawMissing for what was not measured.
+    host were not measured. Raises SpecError where sizes do not divide, LawMissing for what was not measured.
     """
     refuse_uneven(model, parallel)
     laws = Laws(calibration)

@@ -356,9 +356,7 @@ class GroupedLaw:
     def side_by_side(
         self, rates: gemm.Rates, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None
     ) -> GroupedTimes:
-        """`times` of the same dies on machines of rates float64[machine]: float64[machine · die], one after the
-        other.
-        """
+        """`times` of the same dies on machines of rates float64[machine]: float64[machine · die]."""
         machines = len(rates.peak_flop_per_s)
         law = self.on(rates.map(lambda each: np.repeat(each, len(pairs))))
         known = [np.tile(each, machines) for each in self._measured_at(pairs.tobytes(), active.tobytes())]

@@ -94,7 +94,7 @@ def _should_be_faster(kind: Section, table: TableOrigin, other: TableOrigin) -> 
 
 
 class Section(NamedTuple):
-    """``key``: equal of the same work; ``bits``; ``kernel``: equal of versions; ``ratios``: float64[point]."""
+    """Table comparison. ``key``: of the same work; ``bits``; ``kernel``: of any version; ``ratios``: float64[point]."""
 
     key: Callable[..., tuple]
     bits: Callable[..., tuple[float, ...]]

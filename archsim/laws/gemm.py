@@ -338,9 +338,7 @@ class Rates(NamedTuple):
 
 def scale_to(calibration: CalibrationSpec, dtype: str, rates: Rates | None) -> Scale:
     """The scale of a die; None: the measured GPU. A peak of a dtype that the GPU lacks is worth as much more as its
-    weights are narrower.
-
-    Raises LawMissing if the calibration has no peak for the dtype.
+    weights are narrower. Raises LawMissing without any.
     """
     peaks = calibration.reference.peak_flop_per_s
     if dtype not in peaks:

@@ -259,11 +259,8 @@ class Laws:
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """all_reduce, all_gather, reduce_scatter or all_to_all of a message of ``size_bytes``, as the library counts
-        it.
-
-        ``nodes``: server nodes that the ranks span; by default the fewest. Only measured numbers of ranks and nodes are
-        available. Raises LawMissing.
+        """all_reduce, all_gather, reduce_scatter or all_to_all of ``size_bytes``, as the library counts it, on measured
+        ``ranks`` and ``nodes`` (by default the fewest). Raises LawMissing.
         """
         asked = {
             "op": op,
@@ -367,9 +364,7 @@ class Laws:
     def memory(
         self, level: str, op: str, quantity: str, *, library: str | None = None, version: str | None = None
     ) -> ScalarTable:
-        """``bytes_per_s``, ``efficiency`` (op read, write), ``latency_ns`` (chase) of l1, l2, hbm. Raises
-        LawMissing.
-        """
+        """``bytes_per_s``, ``efficiency`` (read, write), ``latency_ns`` (chase): l1, l2, hbm. Raises LawMissing."""
         there = [table for table in self.calibration.hbm if isinstance(table, ScalarTable)]
         asked = {"level": level, "op": op, "quantity": quantity, "library": library, "version": version}
         return preferred_number(self._matching("memory", there, asked))

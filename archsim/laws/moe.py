@@ -126,10 +126,7 @@ def law_ns(law: MoeLaw, named: dict, routing: str, ep, tp, tokens) -> np.ndarray
 
 
 def seen_tokens(named: dict, pairs, tokens) -> np.ndarray:
-    """Tokens that pass a rank with these pairs, of a group with these tokens, float64[point].
-
-    Behind a dispatch, collectors spread the experts of a token evenly: it visits as many ranks as it can.
-    """
+    """float64[point]: tokens that pass a rank with these pairs. Collectors spread a token's experts evenly."""
     return np.minimum(tokens, pairs) if named.get("seen") == "received" else np.asarray(tokens, float)
 
 

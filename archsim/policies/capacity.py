@@ -37,10 +37,9 @@ def drop(scores: ArrayLike, top_k: int, capacity: int, keep: str = "score", seed
     """The executed pairs, bool[token, expert], if each expert keeps min(its tokens, ``capacity``) of those that chose
     it.
 
-    ``scores[token, expert]``: tokens choose their ``top_k`` best, all if there are fewer. ``keep``: "score" the
-    largest scores; "order" the first tokens; "reverse_order" the last; "random" any, drawn with ``seed``
-    (Capacity-Aware Inference, section 4, scoring functions). Equal scores: the lower expert is chosen, the lower
-    token kept.
+    ``scores[token, expert]``: tokens choose their ``top_k`` best, all if there are fewer. ``keep``: "score" the largest
+    scores; "order" the first tokens; "reverse_order" the last; "random" any, drawn with ``seed`` (Capacity-Aware
+    Inference, section 4, scoring functions). Equal scores: the lower expert is chosen, the lower token kept.
     """
     scores = _check_scores(scores, top_k, capacity)
     checked_name(keep, "keep", KEEPS)

@@ -269,8 +269,7 @@ def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
     """Shares [phase, layer, expert] with the spread of infinitely long traffic, as generation adds its own noise.
 
     Square roots of loads (where chance is the same for all experts) vary by what experts differ in, which two halves of
-    the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is
-    left.
+    the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is left.
     """
     one, other = (np.sqrt(_shares_of(statistics.loads(half))) for half in statistics.halves(trace))
     common = ((one - one.mean(axis=1, keepdims=True)) * (other - other.mean(axis=1, keepdims=True))).mean(axis=1)

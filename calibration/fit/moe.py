@@ -158,11 +158,8 @@ def fit_table(
 
 
 def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING) -> pd.DataFrame:
-    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without
-    it, ``floor``, ``extrapolated``.
-
-    Law, routing and kriging are all fitted without that size. ``floor``: spread between sweeps; for one sweep of drawn
-    routing, the spread between its draws (by the law); else nan. Index ep, tp, tokens_total.
+    """``error`` = predicted / measured - 1 of every EP size (tp = 1) by law, routing and kriging without it; ``floor``:
+    spread of sweeps or draws, else nan; ``extrapolated``. Index ep, tp, tokens_total.
     """
     logs = _logs(sweeps)
     spread = repeatability(sweeps).reindex(logs.index)

@@ -47,11 +47,7 @@ class Driver:
         self._cuda = ctypes.CDLL("libcuda.so.1")
 
     def copy(self, target: int, origin: int, size_bytes: int, stream: int) -> Callable[[], None]:
-        """Returns a function that starts a copy between two addresses, on a GPU or in page-locked
-        memory, on a stream (a handle).
-
-        The driver derives the GPUs from the addresses (CUDA driver API, cuMemcpyAsync, unified addressing).
-        """
+        """A function that starts a copy between addresses of GPUs or page-locked memory (cuMemcpyAsync)."""
         call, check = self._cuda.cuMemcpyAsync, self._check
         arguments = (
             ctypes.c_uint64(target),

@@ -49,10 +49,7 @@ class TorchBackend:
             raise MeasureError(f"measuring needs NVIDIA's driver: {error}") from error
 
     def time(self, kind: str, point: Point) -> MeasuredTime:
-        """Median and percentiles of the repeats.
-
-        Raises PointError if this point cannot be measured, MeasureError if no further point can: after some errors CUDA
-        refuses all further work of a process."""
+        """Median and percentiles of the repeats. PointError: not this point; MeasureError: none from now on."""
         problem = None
         try:
             times_us, notes = getattr(self, f"_time_{kind}")(point)

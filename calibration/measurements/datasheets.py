@@ -109,9 +109,7 @@ def _positive(rate: float, text: str) -> float:
 def reference_of(
     gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per_s: float, named: Nominal | None = None
 ) -> ReferenceRates:
-    """Given rates, else the datasheet's, else the fitted ones; fp16 has bf16's peak, fp8_block fp8's, and vice
-    versa.
-    """
+    """Given, else the datasheet's, else the fitted ones; fp16 has bf16's peak, fp8_block fp8's or vice versa."""
     named, sheet = named or Nominal(), DATASHEETS.get(gpu)
     peaks = (sheet.peak_flop_per_s if sheet else {}) | named.peak_flop_per_s
     same = {

@@ -18,9 +18,7 @@ from microarch.fabric.fabric import Fabric
 
 
 class FetchedWeights(NamedTuple):
-    """``ns``: float64[die] from the dispatch's end; ``share``: of pairs that wait; ``transfer``: None without
-    fetches.
-    """
+    """``ns``: float64[die] after the dispatch; ``share``: of pairs that wait; ``transfer``: None without fetches."""
 
     ns: np.ndarray
     share: np.ndarray

@@ -201,9 +201,7 @@ def _nccl(laws: Laws, size: int) -> PortLaw:
 
 
 def variant_of(laws: Laws, dispatch: str, library: str | None, ranks: int | None = None) -> str:
-    """The measured kernel of a library, of the first that has one, or of ranks nearest to ``ranks``. Raises
-    LawMissing.
-    """
+    """The measured kernel of a library, the first that has one, or of ranks nearest to ``ranks``. Raises LawMissing."""
     there = {table.of["variant"] for table in dispatches(laws.calibration)}
     wanted = [name for of, name in KERNELS[dispatch].names.items() if library in (None, of)]
     found = [name for name in wanted if name in there]

@@ -48,11 +48,8 @@ def ranks_in_cycles(graph: Graph) -> np.ndarray:
 
 
 def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
-    """int32[resource] for ``archsim.engine.flows.network``: HBMs are uncoupled, links rise along every route, or,
-    where routes may wait for each other in ``cycles``, along most of it.
-
-    Raises ArchsimError for a fabric whose routes wait for each other in a cycle: the rates of round-robin
-    routers then depend on their buffers, which are not modelled.
+    """int32[resource]: HBMs are uncoupled, links rise along every route, or with ``cycles`` along most. Raises
+    ArchsimError for cycles: rates of round-robin routers then depend on buffers, which are not modelled.
     """
     try:
         links = ranks_in_cycles(fabric) if cycles else rank_links(fabric)

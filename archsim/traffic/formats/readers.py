@@ -25,8 +25,7 @@ coarse.
 
 
 def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) -> Trace:
-    """Open a trace store, or a file or directory of any format that has a reader; check it
-    against a model.
+    """Open a trace store, or a file or directory of any format that has a reader; check it against a model.
 
     reader: a user's own format. A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The
     trace may have fewer layers than the model. Raises TraceError naming file, request, iteration and layer.
