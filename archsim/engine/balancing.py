@@ -41,9 +41,7 @@ class Pending:
 
 
 class Balancing:
-    """Moves weights between steps, as the assumption ``migration`` says. ``aside_ns(effort)``: time of a decision of
-    that effort beside the steps.
-    """
+    """Moves weights between steps as ``migration`` says. ``aside_ns(effort)``: time of a decision beside the steps."""
 
     def __init__(
         self, how: str, machine: state.Machine, fabric: Fabric, tally: state.Tally, aside_ns: Callable[[Effort], float]
@@ -88,9 +86,7 @@ class Balancing:
     def fetch(
         self, rule: Replication, placement: Placement, layer: int, row: int, demand: StepDemand
     ) -> tuple[Placement, int, float]:  # fmt: skip
-        """Replicas for a layer that is about to run, fetched while the step before ran: the placement that has them,
-        the layer's row there, and how long the step waits for them.
-        """
+        """Replicas fetched during the step before: the placement that has them, the layer's row, the wait for them."""
         if not acts_in(rule.phase, bool(demand.prefill_tokens.any())):
             return placement, row, 0.0
         holders = placement.holds[row]
@@ -112,15 +108,12 @@ class Balancing:
         return placement.of_layer(row, replicas.holds), 0, exposed_ns
 
     def _book(self, transfer: weight_moves.WeightTransfer, **part: Any) -> int:
-        """See `WeightMover.book`."""
         if self._how == "free":
             self.totals.untimed_bytes = self.totals.untimed_bytes + transfer.resource_bytes
         return self._mover.book(transfer, timed=self._how != "free", **part)
 
     def _exposed_ns(self, transfer: weight_moves.WeightTransfer, decision_ns: float) -> tuple[float, float]:
-        """What a step waits for replicas that were decided on and fetched during the step before, and the share of them
-        that has arrived in it.
-        """
+        """What a step waits for replicas that were fetched during the step before, and the share that arrived in it."""
         hidden_ns = hidden = 0.0
         if self._how == "overlapped" and self._spare_bytes is not None:
             hidden_ns = min(decision_ns, self._previous_ns)

@@ -43,9 +43,8 @@ class CalibratedGemm:
     (`SystemSpec.kernel_rates`).
 
     ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured; ``law``:
-    whose products these are.
-    ``launched`` False: without the launch of a kernel, as what starts the products is not a GPU's. Raises LawMissing (a
-    SpecError) where the calibration has no table for the die's dtype.
+    whose products these are. ``launched`` False: without the launch of a kernel, as what starts the products is not a
+    GPU's. Raises LawMissing (a SpecError) where the calibration has no table for the die's dtype.
     """
 
     least_ns_per_token = None
@@ -67,7 +66,6 @@ class CalibratedGemm:
         self.run_at(factors_of(machine))
 
     def run_at(self, factors: DieFactors) -> None:
-        """See ``archsim.engine.gemm.ShareOfPeak.run_at``."""
         self._speeds = None if factors.equal else factors.array
         self._experts = self._nominal if factors.equal else [each.on(*factors) for each in self._nominal]
 
@@ -119,7 +117,5 @@ def last_part(machine: Machine) -> float:
 
 @lru_cache(maxsize=64)
 def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> ExpertGemm:
-    """The fitted GEMM, cached: kriging for a shape without measurements takes tenths of a second. ``digest``: of the
-    calibration's file.
-    """
+    """The fitted GEMM, cached: kriging takes tenths of a second. ``digest``: of the calibration's file."""
     return Laws(calibration_named(name)).expert_gemm(hidden, ffn, dtype=die.dtype, rates=die.rates, library=die.library)

@@ -1,8 +1,4 @@
-"""What a decision costs a step: counts of work from the policy, time from the executor, and how much of it is exposed.
-
-The policy functions make the decision, whichever executor runs them; see ``microarch.blocks.global_cp`` for
-the states, and ``archsim.machine.system`` for the executors.
-"""
+"""What a decision (of the policy's functions) costs a step: work, time of the executor, how much of it is exposed."""
 
 from __future__ import annotations
 
@@ -150,9 +146,7 @@ class FreeDecision:
         return allocate(view)
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.traffic.step_demand.Predicted, or
-        None.
-        """
+        """The cp_en bits of a step whose plan is decided. ``predicted``: step_demand.Predicted, or None."""
         return copy_bits(layer, plan, predicted)
 
     def before_step(self, plan: Plan, rows: int) -> float:
@@ -160,16 +154,12 @@ class FreeDecision:
         return 0.0
 
     def after_step(self, plan: Plan, rows: int, copies: int, previous_ns: float, step_ns: float) -> float:
-        """What the decision adds to the step, in ns. ``step_ns`` and ``previous_ns``, of this step and the one before,
-        are on the clock of the machine, which leaves decisions out.
-        """
+        """What the decision adds to the step, in ns; ``step_ns`` and ``previous_ns`` leave decisions out."""
         self.totals.by_step.append(0.0)
         return 0.0
 
     def takes_ns(self, plan: Plan) -> float:
-        """What deciding on the plan takes on the critical path, by its effort, in ns; reads no clock, changes nothing.
-        A host that is timed counts with HOST_OPERATION_NS an operation.
-        """
+        """ns on the critical path of deciding, by the plan's effort (a timed host: HOST_OPERATION_NS each)."""
         return 0.0
 
     def aside_ns(self, effort: Effort) -> float:
@@ -177,18 +167,14 @@ class FreeDecision:
         return 0.0
 
     def lasts_ns(self, previous_ns: float, step_ns: float) -> np.ndarray:
-        """float64[State]: duration of each state of the last decision, given what it overlaps with (COLLECT: the
-        step).
-        """
+        """float64[State]: duration of each state of the last decision, given what it overlaps with."""
         lasts_ns = np.zeros(len(State))
         lasts_ns[State.COLLECT] = step_ns
         return lasts_ns
 
 
 class ChargedDecision(FreeDecision):
-    """``decision_cost: charged``, by the executor of the system's ``decision``. ``repeats``: calls of the allocation in
-    a step, where it is timed on this host.
-    """
+    """``decision_cost: charged``, by the system's executor. ``repeats``: calls, where it is timed on this host."""
 
     def __init__(
         self, spec, machine: state.Machine, fabric: Fabric, experts: int, tally: state.Tally, repeats: int = REPEATS
@@ -203,10 +189,8 @@ class ChargedDecision(FreeDecision):
         self._last_ns = np.zeros(len(State))
 
     def decide(self, allocate, view):
-        """The plan. If the host decides and its time is not given, the function is timed (median of repeats).
-
-        A plan without Effort takes no time. A given time is charged for a plan whose Effort counts any work of an
-        allocation.
+        """The plan. A host's decision without a given time is timed (median of repeats). A plan without Effort takes
+        none; a given time is charged where its Effort counts any work.
         """
         taken = []
         if self._spec.executor == "host" and self._spec.host.time_ns is None:
@@ -226,9 +210,7 @@ class ChargedDecision(FreeDecision):
         return (self._spec.host.time_ns or 0.0) if self._counts(plan, 0, 0).allocates else 0.0
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """If the host is timed, add the time of prediction, called once because it advances the heatmap, to every
-        call.
-        """
+        """If the host is timed, add the time of prediction, called once as it advances the heatmap, to every call."""
         begin = time.perf_counter_ns()
         bits = copy_bits(layer, plan, predicted)
         took_ns = time.perf_counter_ns() - begin + (predicted.took_ns if predicted else 0)

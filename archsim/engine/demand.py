@@ -1,9 +1,4 @@
-"""The demand of a run, as a stream of step demands: a batch's tokens, with origins and predictions added.
-
-Tokens live on dies (``origins``) only once there is a machine, and experts are predicted (``predicted_rows``) only
-under a policy that predicts: neither is part of the workload (`archsim.traffic.demand`), whose pass over the routing
-they watch.
-"""
+"""The demand of a run: step demands of a batch (`archsim.traffic.demand`), with origins and predictions added."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -62,7 +57,6 @@ class RunDemand(Demand):
         self._let_go()
 
     def _let_go(self) -> None:
-        """An iteration is over: what was read of it is not needed in memory."""
         for field in fields(self):
             if isinstance(column := getattr(self, field.name), np.ndarray):
                 let_go(column)
@@ -143,7 +137,7 @@ class RunSum(BatchSum):
 def build_run_demand(
     source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None, **parts: Any
 ) -> RunDemand:
-    """The demand of a batch, see `archsim.traffic.demand.build_demand`; ``parts``: see `RunSum`."""
+    """The demand of a batch, summed alone; ``parts``: see `RunSum`."""
     one = RunSum(source, batch, decode_steps, seed, **parts)
     sum_together([one], threads)
     return one.demand()
@@ -159,9 +153,7 @@ def _forecast(source: TokenSource, policy: PolicySpec) -> "PathForecast | None":
 
 
 class Origins:
-    """Counts tokens by the die on which they live, as the routing passes. Requests live on dies in contiguous blocks of
-    equal size.
-    """
+    """Counts tokens by the die on which they live: requests live in contiguous blocks of equal size."""
 
     def __init__(self, source: TokenSource, batch: int, dies: int, folder: Path | None = None):
         self._die = dies_of_requests(batch, dies)
@@ -182,9 +174,7 @@ class Origins:
 
 
 class RoutedTokens:
-    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED. Larger steps have none: it would fill the
-    memory, and among so many tokens the expected number of dies is as good.
-    """
+    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED (memory; beyond, expectations do)."""
 
     def __init__(self, source: TokenSource, batch: int, dies: int):
         self._die = dies_of_requests(batch, dies)

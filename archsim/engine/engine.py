@@ -39,9 +39,7 @@ from microarch.blocks.hbm import SLICES, count_anew, evict_beyond_room
 
 
 def shares_plans(scenario: Scenario) -> bool:
-    """Whether plans depend neither on the rates of single dies nor on how long steps take: allocations that assume
-    nominal rates, without copies, moves and clocks of a host.
-    """
+    """Whether plans depend neither on rates of dies nor on how long steps take."""
     policy, decision = scenario.policy, scenario.system.decision
     others = (policy.prediction, policy.rebalancing, policy.replication)
     return (
@@ -147,7 +145,6 @@ class EventEngine:
         self._previous_ns, self._written_bytes, self._writes = 0.0, 0, self.tally.dies["write_bytes"]
 
     def _build_decision(self) -> FreeDecision:
-        """The cost model that ``decision_cost`` names."""
         scenario = self.scenario
         if scenario.assumptions.decision_cost == "free":
             return FreeDecision()
@@ -162,10 +159,7 @@ class EventEngine:
         return partial(KERNELS[assumptions.contention], self.machine, self.fabric, assumptions)
 
     def step(self, layer: int, demand: StepDemand, now_ns: float) -> StepTimes:
-        """Decide, run, report: one step that begins at ``now_ns``. ``layer`` counts the layers that run.
-
-        Raises ArchsimError if a user's policy returns a plan that does not fit the demand.
-        """
+        """Run a step from ``now_ns`` on; ``layer`` counts those that run. ArchsimError: a user's plan does not fit."""
         self.balancing.begin_step()
         placement, row, waits_ns = self.placement, int(self.rows[layer]), 0.0
         if self.policy.replication is not None:  # with the replicas that the policy has fetched for the step
@@ -200,11 +194,8 @@ class EventEngine:
         return StepTimes(now_ns, end_ns, exposed_ns, plan, held, slots)
 
     def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float, effort: Effort = NO_EFFORT) -> float:
-        """Move to another placement, found with that effort; returns the time from which steps may run, on the clock of
-        ``now_ns``.
-
-        The assumption ``migration`` says what the ``moves`` (WEIGHT_MOVE[n]) cost, and when the placement holds. Raises
-        CapacityError where the placement does not fit.
+        """Move to another placement, found with that effort; returns when steps may run again, on the clock of
+        ``now_ns``. ``moves``: WEIGHT_MOVE[n], charged as ``migration`` says. Raises CapacityError.
         """
         misfit.refuse_misfit(self.scenario, placement)
         waits_ns = self.balancing.migrate(placement, moves, effort)
@@ -214,9 +205,7 @@ class EventEngine:
         return now_ns + waits_ns
 
     def settle(self) -> bool:
-        """An iteration is about to begin: switch to a placement whose weights have arrived. Whether none is on its
-        way.
-        """
+        """An iteration is about to begin: switch to a placement that has arrived. Whether none is on its way."""
         if (placement := self.balancing.take_arrived()) is not None:
             self.use(placement)
         return self.balancing.pending is None
@@ -283,9 +272,7 @@ class EventEngine:
         return plan if share is None else self._with_shared(plan, demand, share)
 
     def array_speeds(self, phase: int) -> np.ndarray:
-        """What a rule that asks for speeds sees of arrays, float64[die]: their factors, and in a phase
-        (``archsim.engine.execution.phase_of``) the clocks that dies have of their own.
-        """
+        """What a rule sees of arrays, float64[die]: factors, and in a phase the clocks that dies have of their own."""
         clock = self.clocks[phase]
         return self.machine.array_speeds * clock if np.ndim(clock) else self.machine.array_speeds
 
@@ -323,10 +310,7 @@ class EventEngine:
         return bits
 
     def transitions(self) -> dict[str, np.ndarray]:
-        """What the command processors did so far: the table of ``archsim.engine.decision``.
-
-        Raises ValueError if the engine was built without ``keep_transitions``.
-        """
+        """The table of ``archsim.engine.decision`` so far. Raises ValueError without ``keep_transitions``."""
         if self._log is None:
             raise ValueError("the engine was not built with keep_transitions")
         return self._log.columns()

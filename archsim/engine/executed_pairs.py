@@ -13,10 +13,7 @@ from archsim.traffic.trace import StepTokens, TokenSource
 
 
 class ExecutedPairs:
-    """Applies a routing to every forward pass of a batch; it watches the routing pass.
-
-    An iteration is one pass, or as many of ``routing.pass_tokens`` tokens as it takes, in the order of tokens.
-    """
+    """Applies a routing to every pass of a batch: an iteration, or ``routing.pass_tokens`` tokens of it, in order."""
 
     def __init__(
         self, source: TokenSource, batch: int, dies: int, routing: RoutingRule, folder: Path | None = None
@@ -97,9 +94,7 @@ class ExecutedPairs:
 
 @compiled.kernel
 def count_pairs(executed, die, origins):
-    """Add the tokens of every die and expert to int32[die, expert]; ``executed``: experts int[token, k], negative where
-    a pair is not executed; ``die``: int32[token].
-    """
+    """Add tokens to int32[die, expert]; ``executed``: experts int[token, k], negative: not; ``die``: int32[token]."""
     for token in range(len(executed)):
         for at in range(executed.shape[1]):
             if executed[token, at] >= 0:

@@ -63,9 +63,7 @@ def phase_of(order: Order) -> int:
 
 
 class GemmTime(NamedTuple):
-    """Total time of calibrated GEMMs, and of those at extrapolated sizes, ns; ``law``: whose measured layers give the
-    times of grouped kernels, '' for others.
-    """
+    """Total time of calibrated GEMMs and of those at extrapolated sizes, ns; ``law``: of grouped kernels, else ''."""
 
     calibrated_ns: float
     extrapolated_ns: float
@@ -89,9 +87,7 @@ class Execution(Protocol):
         """Log of the last step (``archsim.engine.event.explained``); ArchsimError if there is none."""
 
     def time_of(self, order: Order) -> float:
-        """How long the step would take by the law of the analytical engine, ns; changes and counts nothing. Only
-        allocations that weigh plans ask (``archsim.engine.decision``), with expected hidden vectors and without copies.
-        """
+        """ns of the step by the law of the analytical engine, changing nothing; for allocations that weigh plans."""
 
     def kernel_ns(self, tokens: int, experts: int) -> float:
         """How long a die would compute that runs ``experts`` routed experts with ``tokens`` each; as ``time_of``."""
@@ -101,9 +97,6 @@ class Execution(Protocol):
 
 
 def build_execution(name: str, setup: Setup) -> Execution:
-    """The execution that the assumption ``execution`` names: ``build(setup)`` of its module, or of a user's function.
-
-    Raises ValueError if a user's function cannot be imported.
-    """
+    """The execution of that name: ``build(setup)`` of its module or a user's (ValueError if it cannot be imported)."""
     build = import_function(name) if ":" in name else import_module(f"archsim.engine.{name}").build
     return build(setup)

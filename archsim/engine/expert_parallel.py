@@ -31,9 +31,7 @@ from microarch.blocks.hbm import SLICES
 
 
 class LayerTimes(NamedTuple):
-    """Times of one layer. ``ns``: of all; ``parts``: float64[PARTS] on its critical path; ``last``: the rank that ends
-    its kernel last; ``waits``: the share of its experts' part that waits for fetched weights.
-    """
+    """``parts``: float64[PARTS] on the critical path; ``last``: rank; ``waits``: share that fetches take of experts."""
 
     ns: float
     parts: np.ndarray
@@ -109,7 +107,6 @@ class ExpertParallel:
         return float(self._ranks.times(plan, nobody, arrived).kernel_ns[0])
 
     def _run(self, order: Order) -> tuple[Sent, RankTimes, FetchedWeights, LayerTimes]:
-        """The times of a step; nothing is counted."""
         demand = order.demand
         tokens, computed = origins_of(demand).sum(axis=1, dtype=np.int64) / demand.top_k, order.plan
         if order.plan.shared is not None:
@@ -124,7 +121,6 @@ class ExpertParallel:
         return sent, times, fetched, layer
 
     def in_turn(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
-        """``overlap: none``."""
         arrived = self._moves.dispatch_ns(sent)
         return self._after(sent, times, arrived, _seen(arrived, times) + times.shared_ns, fetched)
 
@@ -218,9 +214,7 @@ class ExpertParallel:
 
 @kernel
 def _add_rounded(moved, hops, to, back):
-    """Add ``moved: float64[source, target]`` to int64[source, target], or (``back``) to int64[target, source]; few of
-    many ranks hold experts. Returns the hops of all pairs that move something.
-    """
+    """Add ``moved: float64[source, target]`` to int64 ``to`` (``back``: transposed); returns the hops of all pairs."""
     crossed = 0
     for source in range(len(moved)):
         for target in range(len(moved)):

@@ -28,9 +28,7 @@ from microarch.silicon.memories import HBM_STACK_MM2
 
 
 def dies_together(system) -> int | None:
-    """Number of dies that are linked as on one carrier: all without levels, those of the innermost level if that is a
-    mesh; None if it is of another kind, as it is then a network between packages.
-    """
+    """Dies linked as on one carrier: all, or those of an innermost level that is a mesh; None: of another kind."""
     if system.fabric is None:
         return system.sites
     innermost = system.fabric.levels[0]
@@ -38,9 +36,7 @@ def dies_together(system) -> int | None:
 
 
 def dies_on_a_carrier(system) -> Any:
-    """How many dies one carrier has room for, with their HBM, at least one: areas of ``archsim cost``, dies in as few
-    pieces as reticles allow. Of a system whose rates are arrays, an array.
-    """
+    """How many dies one carrier has room for, at least 1: areas of ``archsim cost``. Of arrays of rates, an array."""
     if system.fabric is not None:
         graph = _of_levels(system)
     else:
@@ -56,9 +52,7 @@ def dies_on_a_carrier(system) -> Any:
 
 
 def carriers_needed(system) -> Any:
-    """Carriers that the dies which are linked as on one have room on; 1 for networks between packages, fabrics of own
-    code, and machines with spare rows or columns, whose dies have moved. Of a system whose rates are arrays, an array.
-    """
+    """Carriers that dies linked as on one have room on; 1 for networks, own code, and spare rows. May be an array."""
     together = dies_together(system)
     if together is None or system.topology.is_function or system.spares is not None:
         return 1
@@ -66,7 +60,6 @@ def carriers_needed(system) -> Any:
 
 
 def carriers_of(scenario: Scenario) -> int:
-    """Carriers on which the dies of a run stand that are linked as on one."""
     return int(carriers_needed(scenario.system)) if scenario.assumptions.carriers == "as_needed" else 1
 
 
@@ -111,7 +104,6 @@ def is_perfect(system) -> bool:
 
 
 def _as_made(system, numbering: str, carriers: str = "one") -> tuple[fabric.Graph, list[fabric.LinkClass]]:
-    """The graph of the perfect machine, and its classes of links."""
     if system.topology.is_function:
         graph, _ = described.build_own(system.topology.name, system.sites, system.topology.params)
         return graph, link_classes(system)
@@ -123,9 +115,7 @@ def _as_made(system, numbering: str, carriers: str = "one") -> tuple[fabric.Grap
 
 
 def link_classes(system) -> list[fabric.LinkClass]:
-    """Classes of the links of the perfect machine, without ports of its dies. Of a system whose rates of ``d2d`` are
-    arrays, those of many machines, bandwidths and latencies are, too.
-    """
+    """Link classes of the perfect machine without ports of its dies; of arrays of rates, those of many machines."""
     topology = system.topology
     if system.fabric is not None:
         return _level_classes(system)
@@ -288,12 +278,8 @@ def _link(system, name: str, own) -> fabric.LinkClass:
 
 
 def build_fabric(system, numbering: str, carriers: str = "one") -> fabric.Fabric:
-    """Dies, links and routes of a system, with bandwidths and latencies.
-
-    Systems that differ only in these share a graph.
-
-    ``numbering``: of the dies of a mesh, and ``carriers``: see the assumptions. Raises ArchsimError for a user's
-    function that returns no fabric.
+    """Dies, links and routes of a system; systems that differ in rates alone share a graph. ``numbering``,
+    ``carriers``: see the assumptions. Raises ArchsimError for a user's function that returns no fabric.
     """
     if is_perfect(system):
         graph, classes = _as_made(system, numbering, carriers)

@@ -48,9 +48,7 @@ class ShareOfPeak:
         return GemmTimes(compute_ns, 0.0, 0.0, 0.0, compute_ns)
 
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
-        """What a walk reads of `of`, on many machines, one after the other. ``system``: with their rates,
-        float64[machine] each.
-        """
+        """What a walk reads of `of`, on many machines in turn; rates of ``system``: float64[machine]."""
         use = effective_utilisation(system, self._model, self._assumptions)
         share = np.stack([np.broadcast_to(each, np.shape(system.compute.peak_flop_per_s)) for each in use.values], 1)
         flop = tokens * np.array(self._flop_per_token)[1 - routed]
@@ -82,9 +80,7 @@ def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Ca
 
 
 def refuse_unmeasured(system, assumptions) -> None:
-    """Raises LawMissing (a SpecError), as `gemm_model` would, where the system's calibration lacks the tables that the
-    assumption ``gemm`` reads.
-    """
+    """Raises LawMissing, as `gemm_model` would, where the calibration lacks the tables of ``gemm``."""
     compute = system.compute
     if assumptions.gemm == "calibrated":
         choose_table(calibration_named(compute.calibration), compute.dtype, compute.library)

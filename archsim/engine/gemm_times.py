@@ -11,9 +11,7 @@ from archsim.laws.die import DieFactors
 
 
 class GemmTimes(NamedTuple):
-    """GEMM times of the entries of a step, ns a slice, float64[entry] each; see ``archsim.engine.state.ENTRY``. A
-    number stands for all.
-    """
+    """GEMM times of entries, ns a slice, float64[entry] or a number for all; see ``archsim.engine.state.ENTRY``."""
 
     compute_ns: np.ndarray  # does not depend on how fast the engine reads
     drain_ns: np.ndarray | float  # no product ends sooner after its last byte
@@ -29,14 +27,11 @@ class GemmTimes(NamedTuple):
 
 
 def factors_of(machine: Machine) -> DieFactors:
-    """The rates of the dies of a machine, relative to the nominal ones."""
     return DieFactors(machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns)
 
 
 def slow_down(times: GemmTimes, clock: float | np.ndarray) -> GemmTimes:
-    """The times on an array at ``clock``, a share of its full one, float64[entry] where arrays differ: all but waiting
-    for bytes and launches, which have clocks of their own, takes longer.
-    """
+    """Times on an array at a ``clock`` share (float64[entry] if unequal): all but launches and waits grows."""
     by = 1 / clock
     more_ns = (times.compute_ns - times.bytes_ns - times.started_ns) * (by - 1)
     grown = np.divide(more_ns, times.compute_ns, out=np.zeros_like(more_ns), where=times.compute_ns > 0)

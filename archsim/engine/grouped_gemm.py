@@ -131,7 +131,6 @@ class GroupedGemm:
         return local_cp.launch_ns(active, self._clock_hz) + self._own_ns
 
     def _of_shared(self, shared: CalibratedGemm, tokens, read_bytes, die) -> GemmTimes:
-        """Times of shared experts; from step to step they often have the same tokens."""
         asked = tokens.tobytes(), read_bytes.tobytes(), die.tobytes()
         if self._last is None or self._last[0] != asked:
             shared.calibrated_ns = shared.extrapolated_ns = 0.0
@@ -193,9 +192,7 @@ class _Rows:
 
 
 def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
-    """The law of a die: behind a dispatch, or with its part of a model's experts where all dies see all tokens. Raises
-    LawMissing (a SpecError).
-    """
+    """The law of a die: behind a dispatch, or its part of experts where all see all tokens. Raises LawMissing."""
     compute = system.compute
     rank = _Rank(
         moe.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
@@ -216,9 +213,7 @@ def _shared_products(system, model, machine: Machine) -> CalibratedGemm:
 
 @lru_cache(maxsize=64)
 def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
-    """The law, cached: interpolation between EP sizes takes a while, so that dies of all rates and kernels share it.
-    ``digest``: of the calibration's file.
-    """
+    """The law, cached, as interpolation takes a while. ``digest``: of the calibration's file."""
     shared = _Rank(*rank[:3], None, *rank[4:6])
     if rank == shared:
         return GroupedLaw(calibration_named(name), *rank[:-1])

@@ -37,7 +37,6 @@ def awaits_tokens(work, die):
 
 @compiled.inner
 def _tell(work, die, event, now):
-    """Apply an event to the Local CP's transition table; record it if there are rows for it."""
     local, last = work.local[die], len(work.notes) - 1
     before = local.state
     local.state = LOCAL_NEXT[before, event]

@@ -1,8 +1,4 @@
-"""A run: an engine driven through the demands of a batch, one step after the other, with a barrier after each.
-
-The loop keeps the state that outlives a step and is not hardware: the predictor's heatmap, and the history from which
-a rebalancing rule computes a new placement between two iterations.
-"""
+"""A run: an engine through the demands of a batch, with a barrier after each; keeps heatmap and history."""
 
 from __future__ import annotations
 
@@ -31,9 +27,7 @@ from microarch.fabric.fabric import Fabric
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of a run. Times, counts and loads are those of the steps that count (``workload.warmup_steps``);
-    elsewhere ``step_ns`` and ``load`` are 0.
-    """
+    """Of steps that count (after ``workload.warmup_steps``); elsewhere ``step_ns``, ``load`` are 0."""
 
     machine: state.Machine  # constants of the run
     fabric: Fabric  # of the machine
@@ -75,14 +69,11 @@ class StepResult(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Iteration."""
         return self.demand.step
 
 
 class LimitedHeatmap:
-    """``heatmap_update: limited``: the heatmap behind its port, which can update only for as long as the step takes.
-    It is asked before each step, and updated after it.
-    """
+    """``heatmap_update: limited``: a heatmap behind its port, updated after each step for as long as that takes."""
 
     def __init__(self, engine: EventEngine, predictor: heatmap.Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
@@ -99,7 +90,6 @@ class LimitedHeatmap:
         self.dropped = 0
 
     def begin(self, step: int) -> None:
-        """An iteration begins."""
         self._map.begin(step)
 
     def predictions(self, layer: int) -> Predicted:
@@ -150,7 +140,6 @@ class Balancer:
         return engine.migrate(new, moves, now_ns, effort)
 
     def _seen(self) -> SeenRouting | None:
-        """The tokens of the iterations that the rule sees."""
         of_steps = [results[0].demand.seen for results in self._steps]
         return join_seen([each for each in of_steps if each is not None])
 
@@ -326,11 +315,7 @@ class Replay:
         )  # fmt: skip
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
-        """Run up to a step and return its log (``archsim.engine.event.explained``). ``layer`` counts the layers that
-        run.
-
-        Raises ArchsimError if the step has no demand, or the execution no log.
-        """
+        """Run up to a step and return its log; ``layer`` counts those that run. ArchsimError: no demand, or no log."""
         execution = self.engine.execution
         if not hasattr(execution, "log"):
             raise errors.ArchsimError(

@@ -64,17 +64,13 @@ def measured_law(name: str, kernel: str, system) -> EndpointLaw:
 
 
 def neighbour_bytes_per_s(name: str, system, fabric: Fabric) -> float:
-    """Rate of the slowest link between neighbours, one direction, for the law ``MACHINE/VERSION``. Laws of meshes were
-    fitted to nominal rates, of which the measured links reached a share.
-    """
+    """Rate of the slowest link between neighbours, one way; laws have nominal rates, links reached a share of these."""
     measured = _reached_share(fabric_calibration(Path(name.rpartition("/")[0])))
     return float(fabric.link_bytes_per_ns.min()) * NS_PER_S / measured
 
 
 def _reached_share(calibration: FabricCalibration) -> float:
-    """Share of its nominal rate that a measured link reached at most, in hundredths as machines give theirs; where no
-    link was measured, that of a machine that gives none.
-    """
+    """Hundredths of its nominal rate that a measured link reached at most; if none, of a machine that gives none."""
     reached = max((each.bytes_per_s for each in calibration.link_rate), default=0.0)
     nominal = [law.link_bytes_per_s for law in calibration.endpoint if law.link_bytes_per_s >= reached]
     return round(reached / min(nominal), 2) if reached and nominal else D2DSpec.model_fields["efficiency"].default
@@ -100,9 +96,7 @@ def endpoint_carried(system, model) -> bool:
 
 
 def other_versions(system) -> tuple[float, float]:
-    """Least and most time over that of the system's own endpoint: of every version of the kernels that was measured on
-    such a topology with such links and vectors, at as many vectors everywhere, and with the error of cases left out.
-    """
+    """Least and most time over the endpoint's own: every measured version, and the error of cases left out."""
     machine, _, version = system.endpoint.rpartition("/")
     calibration, own = fabric_calibration(Path(machine)), [measured_law(system.endpoint, k, system) for k in KERNELS]
     even, found = dict.fromkeys(TERMS, JUDGED_VECTORS), []

@@ -37,9 +37,7 @@ class VectorBytes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the number of vectors depends on beside plan and origins. Groups of experts are of equal size, in order of
-    id; 1 and 1: the router is not limited.
-    """
+    """What the number of vectors depends on beside plan and origins; equal groups of experts, 1 and 1: no limit."""
 
     experts: int
     top_k: int
@@ -154,9 +152,7 @@ SENDS: Mapping[str, Send] = MappingProxyType({"per_token_expert": send_selection
 
 
 def expected_ranks(sizes: Sizes, ranks: int) -> float:
-    """Ranks that a token is sent to, on average, where experts lie evenly on ``ranks`` in order of id and all are
-    equally popular; see the module.
-    """
+    """Mean ranks that a token is sent to, of experts evenly on ``ranks`` and equally popular; see the module."""
     per_rank = np.bincount(np.arange(sizes.experts) * ranks // sizes.experts, minlength=ranks)
     expert = np.arange(sizes.experts, dtype=np.int32)
     rank = np.repeat(np.arange(ranks, dtype=np.int32), per_rank)

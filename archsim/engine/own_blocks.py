@@ -32,11 +32,7 @@ class OwnBlocks:
         ]
 
     def service_ns(self, n_bytes: np.ndarray) -> np.ndarray | float:
-        """Time for which all blocks together hold a slice of ``n_bytes`` (int64[entry]), float64[entry]; 0.0 without
-        blocks.
-
-        Raises ArchsimError if a block returns anything but finite times >= 0.
-        """
+        """float64[entry]: how long all blocks hold a slice; 0.0 without. Raises ArchsimError for bad times."""
         total_ns: np.ndarray | float = 0.0
         for spec, function in self._blocks:
             total_ns = total_ns + _check_answer(spec.name, function(n_bytes.copy()), n_bytes.shape)

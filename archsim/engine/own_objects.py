@@ -38,9 +38,7 @@ def objects_of(specs: Sequence[blocks.BlockSpec]) -> tuple[OwnObject, ...]:
 
 
 def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: policies.PolicySpec) -> None:
-    """Raise ArchsimError for what the engine cannot run: a class among the blocks or a state machine in RTL, or on the
-    interpreted engine anything but chains and moves.
-    """
+    """Raise ArchsimError for what the engine cannot run: block classes, RTL, or (interpreted) other executions."""
     if system.decision.executor == "fsm" and system.decision.fsm.implementation == "rtl":
         _refuse_rtl(engine, system, assumptions, policy)
     objects = objects_of(system.blocks)

@@ -38,9 +38,7 @@ MOST_FRAMES = 16  # of a run; iterations are taken together where it has more
 
 
 class Frame(NamedTuple):
-    """Sums from the begin of a run to the end of iteration ``step``: time, int64[die] tokens, and of each resource
-    int64[resource] bytes, float64[resource] ns that it was busy, and ns that stages waited for it.
-    """
+    """Sums of a run up to the end of ``step``: time, tokens, and bytes, ns busy and ns waited of each resource."""
 
     step: int  # iteration that has ended
     time_ns: float  # of the run so far, decisions included
@@ -111,9 +109,7 @@ class StepCounts:
         wanted: np.ndarray,
         plan: Plan,
     ) -> None:
-        """A step has run. ``end_ns``: time of the run so far; ``load``: int64[die] tokens; ``wanted``: int32[expert]
-        tokens.
-        """
+        """``end_ns``: of the run so far; ``load``: int64[die] tokens; ``wanted``: int32[expert] tokens."""
         if step != self._iteration:
             self._end_iteration(step)
         phase = PREFILL if prefill else DECODE
@@ -167,9 +163,7 @@ class StepCounts:
 
 @kernel
 def _grow(tally, pair_bytes, before, grown):
-    """Replace ``before`` by what the tally holds now; leave in ``grown`` how much more that is. ``pair_bytes``: of the
-    tally, or without pairs.
-    """
+    """Replace ``before`` by what the tally (with its pairs, if any) holds now; ``grown``: how much more that is."""
     for r in range(len(tally.resources)):
         row = tally.resources[r]
         grown.resource_bytes[r], before.resource_bytes[r] = row.bytes - before.resource_bytes[r], row.bytes
@@ -201,9 +195,6 @@ def _grow(tally, pair_bytes, before, grown):
 
 @kernel
 def _add(tally, pair_bytes, before, grown, load, resource_bytes, busy_ns, tokens, part_ns):
-    """As `_grow`; add what it found to the sums of a phase, int64[resource], float64[resource], int64[die] and
-    float64[PARTS].
-    """
     _grow(tally, pair_bytes, before, grown)
     for r in range(len(resource_bytes)):
         resource_bytes[r] += grown.resource_bytes[r]
@@ -228,9 +219,7 @@ def _add_padded(die, tokens, rows, padded):
 
 @kernel
 def _note(columns, at, known, grown, links, load, wanted):
-    """Fill in a row of all ``columns``. ``known``: step, layer, time and time of the decision; ``links``: first
-    resource that is one.
-    """
+    """Fill in a row of all ``columns``. ``known``: step, layer, times; ``links``: first resource that is one."""
     rows, bound_ns, hbm_bytes, moved = columns
     _copy(grown.bound_ns, bound_ns[at])
     _copy(grown.hbm_bytes, hbm_bytes[at])

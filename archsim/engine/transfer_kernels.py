@@ -42,11 +42,7 @@ class Software(NamedTuple):
 
 
 def software(scenario: Scenario, hidden_latency_ns: float | np.ndarray) -> Software:
-    """The software of a scenario's transfers. ``hidden_latency_ns``: latency of HBM and of the shortest route.
-
-    Raises LawMissing (a SpecError) under ``launch: gpu`` where a fabric's law names a calibration that has no table of
-    the kernel.
-    """
+    """Software of a scenario's transfers. ``hidden_latency_ns``: of HBM and the shortest route. Raises LawMissing."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     no_cap = np.full(2, np.inf)
     if system.endpoint is not None and assumptions.activations == "dispatched":
@@ -90,9 +86,7 @@ def charges_kernels(scenario: Scenario) -> bool:
 
 
 def kernels_from(system: SystemSpec, kernel: str) -> str | None:
-    """The calibration with the kernel's times, None for the default: what the law of the innermost fabric level names;
-    else that of the compute array or, where that has none, the one that it is scaled from, or the default.
-    """
+    """The calibration with the kernel's times: of the innermost level's law, the compute array, or None (default)."""
     if system.transfer_law is not None:
         return system.transfer_law
     name = system.compute.calibration
@@ -134,7 +128,6 @@ def kernels_stand_in(scenario: Scenario) -> bool:
 
 @lru_cache(maxsize=64)
 def _nearest_with(name: str | None, digest: str, kernel: str) -> str | None:
-    """``digest``: of the calibration's file."""
     calibration = calibration_named(name)
     if _shapes(calibration, kernel):
         return name
@@ -146,9 +139,7 @@ def _nearest_with(name: str | None, digest: str, kernel: str) -> str | None:
 def fixed_and_rate(
     name: str | None, digest: str, op: str, kernel: str, hidden: int, top_k: int, experts: int
 ) -> tuple[float, float]:
-    """(ns, bytes per ns) of the kernel: a table of the nearest shape, as two numbers. ``digest``: of the calibration's
-    file. Raises LawMissing.
-    """
+    """(ns, bytes per ns) of the nearest shape. ``digest``: of the calibration's file. Raises LawMissing."""
     laws = Laws(calibration_named(name))
     near = _nearest_shape(laws, kernel, (hidden, top_k, experts))
     ask = partial(
@@ -171,9 +162,7 @@ def fixed_and_rate(
 
 
 def _nearest_shape(laws: Laws, kernel: str, wanted: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(hidden, top_k, experts) of the measured layer whose sizes differ least from those wanted, by the sum of their
-    ratios' logarithms.
-    """
+    """(hidden, top_k, experts) of the measured layer nearest by the sum of the ratios' logarithms."""
     there = _shapes(laws.calibration, kernel)
     if not there:
         raise LawMissing(

@@ -65,10 +65,7 @@ def _follow(following, ends_with, lasts_ns, state, now, notes, count):
 
 @kernel
 def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
-    """Walk a table from ``start``, with ``lasts_ns: float64[state]``; returns the number of ``notes: NOTE[n]`` written.
-
-    Spawned states are followed after the state that spawned them, from the time at which they were spawned.
-    """
+    """Walk a table from ``start``; returns the notes written. Spawned states follow the one that spawned them."""
     count = _follow(following, ends_with, lasts_ns, start, begin_ns, notes, np.int64(0))
     noted = np.int64(0)
     while noted < count:
@@ -80,9 +77,7 @@ def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
 
 
 class TransitionLog:
-    """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP
-    sits.
-    """
+    """Keeps transitions of command processors. ``dies``: Local CPs; ``global_die``: where the Global CP sits."""
 
     def __init__(self, dies: int, global_die: int):
         self.notes = np.zeros(len(local_cp.TABLE.steps) * dies + 1, NOTE)

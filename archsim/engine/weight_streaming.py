@@ -1,8 +1,4 @@
-"""Weight streaming, as on a wafer: a die fetches the slices of the experts that it runs, and computes as they arrive.
-
-Every plan entry is three chains, one per slice (``archsim.engine.work``); hidden vectors are dispatched and combined
-if the assumption ``activations`` says so. The engine's kernel runs them.
-"""
+"""Weight streaming, as on a wafer: a die fetches the slices (three chains an entry), and computes as they arrive."""
 
 from functools import cached_property
 

@@ -84,9 +84,7 @@ class WorkBuilder:
         )  # fmt: skip
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
-        """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time
-        depends on them.
-        """
+        """float64[die]: distinct tokens of dies with ``experts``, ``tokens``; None where no time depends on them."""
         if not self._receives:
             return None
         return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))
@@ -189,10 +187,9 @@ def _complete(
     """Fill in the entries: those ``given`` (expert, die, tokens, home), then the ``shared`` experts (id, die, tokens).
 
     ``chains``: int64[chain], by die in the order in which the Local CPs start them: as the entries come, or
-    (``local_first``) those whose
-    weights the die has before the others, shared experts first among either; ``local``: LOCAL_CP[die] when the step
-    begins.
-    ``first_id``: of the layer's experts; ``begins``: int64[die · PRECEDENCES + 1], zero.
+    (``local_first``) those whose weights the die has before the others, shared experts first among either; ``local``:
+    LOCAL_CP[die] when the step begins. ``first_id``: of the layer's experts; ``begins``: int64[die · PRECEDENCES + 1],
+    zero.
     """
     routed = len(given[0])
     for at in range(len(entries)):

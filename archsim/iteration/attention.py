@@ -26,9 +26,7 @@ PHASES = (PREFILL, DECODE)
 
 
 class Product(NamedTuple):
-    """A product with k x n weights on a rank; ``rows``: all ``tokens``, those of a ``prefill`` or of a ``decode``;
-    ``back``: whether it gives the hidden vector after attention.
-    """
+    """A product with k x n weights; ``rows``: of all, prefill or decode; ``back``: gives the vector after attention."""
 
     n: int
     k: int
@@ -100,7 +98,6 @@ class Kind(AttentionKind):
         return (attention_blocks.BLOCK,)
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
-        """Projections of one attention."""
         raise NotImplementedError
 
     def context_values(self, tp: int) -> tuple[int, int]:

@@ -206,9 +206,7 @@ def most_short(kind: Any) -> float:
 
 
 def floor_ns(floors: Mapping[str, float], products: str) -> float:
-    """The least time for the dtype of products. Where that was not measured, the time of the slowest dtype; 0 without
-    any.
-    """
+    """The least time for the products' dtype, else that of the slowest measured; 0 without any."""
     return floors.get(products, max(floors.values(), default=0.0))
 
 
@@ -216,9 +214,7 @@ def block_times(
     kind: Any, laws: Laws, phase: str, hidden: int, tp: int, dtypes: tuple[str, str], library: str | None,
     rates: Rates | None,
 ) -> BlockTimes | None:  # fmt: skip
-    """Times from the library's tables of ``kind.measured_as``. Without these, they come from another library's tables
-    or from the nearest GPU that has any. None where there are none.
-    """
+    """From the library's tables of ``kind.measured_as``, another library's, or the nearest GPU's; None without."""
     machine = machine_of(laws.calibration, *laws.scale_of("bf16", rates))
     for calibration in chain([laws.calibration], siblings_of(laws.calibration)):  # read only if it is needed
         if found := _tables_of(kind, phase, dtypes[1], library, calibration):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,16 +32,8 @@ def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
     """
     if _is_measured(laws, ranks):
         return fastest_all_reduce_ns(laws, size_bytes, ranks)
-    domain = domain_of(laws.calibration)
-    nodes, measured = -(-ranks // domain), _measured_ranks(laws, ALL_REDUCE)
-    if not measured:
-        raise LawMissing(f"calibration {laws.calibration.gpu} has no {ALL_REDUCE}")
-    found = _gathered_within(laws, ALL_REDUCE, size_bytes, min(ranks, domain), measured)
-    found = np.minimum.accumulate(found[::-1])[::-1]
-    if nodes > 1:
-        copies = with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
-        found = found + 2 * (nodes - 1) * copies.ns
-    return found
+    within_ns, rounds, copy_ns = _through_nodes(laws, ALL_REDUCE, size_bytes, ranks)
+    return np.minimum.accumulate(within_ns[::-1])[::-1] + 2 * rounds * copy_ns
 
 
 def _is_measured(laws: Laws, ranks: int, op: str = "all_reduce") -> bool:
@@ -79,25 +72,24 @@ def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.n
     """
     if _is_measured(laws, ranks, op):
         return laws.collective(op, size_bytes, ranks=ranks).ns
-    measured = _measured_ranks(laws, op)
-    if not measured:
+    within_ns, rounds, copy_ns = _through_nodes(laws, op, size_bytes, ranks)
+    return within_ns + rounds * copy_ns
+
+
+def _through_nodes(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> tuple[np.ndarray, int, Any]:
+    """(ns within a node, other nodes, ns of a rank's part between nodes), float64[size]. Raises LawMissing."""
+    if not (measured := _measured_ranks(laws, op)):
         raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
     domain = domain_of(laws.calibration)
-    nodes = -(-ranks // domain)
-    found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
-    if nodes > 1:
-        found = (
-            found
-            + (nodes - 1)
-            * with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node").ns
-        )
-    return found
+    within_ns, others = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured), -(-ranks // domain) - 1
+    if not others:
+        return within_ns, 0, 0.0
+    copies = with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
+    return within_ns, others, copies.ns
 
 
 def describe_gathered(laws: Laws, op: str, ranks: int) -> str:
-    """Which law gives the times of so many ranks, and how far off it is where the largest measured number is left out,
-    in words; '' where they were measured.
-    """
+    """Which law gives the times of so many ranks, and its error with the largest left out; '' where measured."""
     measured = _measured_ranks(laws, op)
     if not measured or _is_measured(laws, ranks, op):
         return ""
@@ -115,15 +107,12 @@ def describe_gathered(laws: Laws, op: str, ranks: int) -> str:
 
 
 def _measured_ranks(laws: Laws, op: str) -> list[int]:
-    """Of one node."""
     tables = (each.of for each in laws.calibration.collectives if each.of.get("op") == op)
     return sorted({int(of["num_gpus"]) for of in tables if of.get("nodes", "1") == "1" and "num_gpus" in of})
 
 
 def with_copies(laws: Laws, placement: str) -> Laws:
-    """The laws of the GPU, or of the nearest one whose copies were measured, within a node (``placement``: intra_node)
-    or between nodes (inter_node), at the links of the machine where it has other ones. Raises LawMissing.
-    """
+    """Laws of the GPU, or the nearest with copies of ``placement``, at the machine's links. Raises LawMissing."""
     own = laws.calibration
     for each in chain([own], siblings_of(own)):
         if any(table.of.get("placement") == placement for table in each.p2p):

@@ -44,9 +44,7 @@ class Host(NamedTuple):
 
     @property
     def as_written(self) -> str:
-        """The host as a file of ``archsim serve`` writes it under ``host``. Times below a nanosecond
-        are written as 0.
-        """
+        """The host as a file of ``archsim serve`` writes it; times below a nanosecond are 0."""
         names = ("iteration", "sequence", "prompt", "request", "front_end")
         times = {name: getattr(self, f"{name}_ns") for name in names}
         each = [f"{name}: {ns / 1e6 if ns >= 1 else 0:.4g} ms" for name, ns in times.items()]
@@ -112,7 +110,6 @@ class FactorRow(fields.Spec):
     request: float = 1.0
 
     def of(self, **keys: str | bool) -> bool:
-        """Whether the row is of what has these keys."""
         return all(getattr(self, name) in (value, ANY) for name, value in keys.items())
 
 
@@ -136,7 +133,6 @@ class PoolRow(fields.Spec):
     first_after: Annotated[int | None, count(1, 1000, none=True)] = None
 
     def of(self, dp: int, **keys: str) -> bool:
-        """Whether the row is of what has these keys, and so many ranks of data-parallel attention."""
         same = self.data_parallel in (None, dp > 1)
         return same and all(getattr(self, name) in (value, ANY) for name, value in keys.items())
 
@@ -191,7 +187,6 @@ def shape_of(model: ModelSpec) -> str:
 
 
 def engines(known: HostFile | None = None) -> tuple[str, ...]:
-    """The engines with constants."""
     return tuple(dict.fromkeys(row.engine for row in (known or host_file()).hosts))
 
 

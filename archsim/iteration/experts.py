@@ -29,9 +29,7 @@ SHARED = "flashinfer"
 
 
 class ExpertTimes(NamedTuple):
-    """``ns``: float64[tokens] of all MoE layers, from 0 tokens on; ``outside``: bool[tokens], extrapolated;
-    ``library``: whose times they are.
-    """
+    """``ns``: float64[tokens] of all MoE layers, from 0 on; ``outside``: extrapolated; ``library``: whose."""
 
     ns: np.ndarray
     outside: np.ndarray
@@ -119,9 +117,7 @@ def _shape(model: ModelSpec) -> MoeSizes:
 
 
 def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[tuple[str, str]]:
-    """(library, kernel) of the measured ones of these sizes and dtype: SHARED ones and those of the library ``own``, if
-    it has any; else all. Raises LawMissing for none.
-    """
+    """(library, kernel) measured at these sizes and dtype: SHARED and ``own``, else all. Raises LawMissing."""
     asked = (*_shape(model), dtype, "balanced")
     there = {
         (table.library, table.kernel)

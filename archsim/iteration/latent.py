@@ -38,7 +38,6 @@ class Latent(Kind):
 
     @property
     def width(self) -> int:
-        """Values that the cache keeps of a token."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
     def weights(self, hidden: int) -> int:
@@ -51,7 +50,6 @@ class Latent(Kind):
         return 1  # all heads share the latent vector
 
     def sizes(self, tp: int) -> AttentionSizes:
-        """The sizes of one rank."""
         own = LatentSizes(self.kv_lora_rank, self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim)
         return AttentionSizes(self.heads // tp, 1, self.width, 0, MLA, own)
 

@@ -1,6 +1,4 @@
-"""What all kinds of linear attention share: no cache that grows, a state for each request, and the tail of a short
-convolution.
-"""
+"""What all kinds of linear attention share: a state for each request and the tail of a short convolution."""
 
 import numpy as np
 

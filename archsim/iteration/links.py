@@ -35,9 +35,7 @@ TOKEN_BYTES = 4  # the number of a token, as int32
 
 
 class HostPath(NamedTuple):
-    """From a host to the machine and back. Its numbers are those of ``decision.host``, with their sources: PCIe takes
-    2.3 to 3.4 us one way, a launch and its end 2.5 us each.
-    """
+    """Host to machine and back: the numbers and sources of ``decision.host``."""
 
     ns: float  # of a command and its answer
     bytes_per_s: float  # of what they carry
@@ -64,9 +62,7 @@ class Links(NamedTuple):
         return fixed_ns + ns_per_byte * np.asarray(size_bytes, float)
 
     def host_ns(self, tokens: np.ndarray) -> np.ndarray:
-        """float64[iteration]: the host sends the tokens of an iteration and gets the next ones back, through the die
-        nearest to all others. What an engine computes on the host is not in it.
-        """
+        """float64[iteration]: tokens to and from the host through the die nearest to all; no work of the host."""
         there_ns = float(self.fabric.pair_ns.max(axis=1).min())
         carried_ns = 2 * TOKEN_BYTES * tokens / self.host.bytes_per_s * NS_PER_S
         return np.where(tokens > 0, self.host.ns + 2 * there_ns + carried_ns, 0.0)

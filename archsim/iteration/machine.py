@@ -66,17 +66,13 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
 
 
 def measured_peak(reference: ReferenceRates, dtype: str) -> float:
-    """FLOP/s of the measured GPU in a dtype; in one that it lacks, that of BF16, times as much as values are
-    narrower.
-    """
+    """FLOP/s of the measured GPU in a dtype; in one that it lacks, that of BF16 times the narrowing of values."""
     peaks = reference.peak_flop_per_s
     return peaks[dtype] if dtype in peaks else peaks["bf16"] * WEIGHT_BYTES["bf16"] / WEIGHT_BYTES[dtype]
 
 
 def scaled_report(system: SystemSpec) -> str:
-    """By how much the rates of a machine of GPUs differ from those of the GPU whose times it takes; '' if they do
-    not.
-    """
+    """How far a machine's rates are from those of the GPU whose times it takes; '' if they are equal."""
     calibration = calibration_named(system.compute.calibration)
     rates = rates_of(system, calibration)
     link, _, nic = scaling.link_ratios(calibration.gpu, rates)

@@ -40,7 +40,6 @@ ANYHOW = DeploymentSpec()
 @dataclass(frozen=True)
 class Fit:
     """How a run fits in the HBM of a system.
-
     ``parts``: kind → int64[die] bytes; ``bound_bytes``: capacity of a die without what is reserved; ``context``:
     tokens of KV cache a request, ``kv_room``: what all dies leave for KV; None if nothing but experts is counted.
     """
@@ -129,7 +128,6 @@ def memory_fit(
 
 
 def fit_of(scenario: Scenario, placement: Placement | np.ndarray) -> Fit:
-    """`memory_fit` of a scenario."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     return memory_fit(system, model, assumptions, placement, scenario.workload, scenario.batch, scenario.deployment)
 

@@ -16,9 +16,7 @@ _MOST_DIES = 65_536
 
 @dataclass(frozen=True)
 class FittingChange:
-    """A change that makes a run fit: its text, the changed scenario, and the experts that each die then holds in all
-    layers together (int64[die]).
-    """
+    """A change that makes a run fit: text, scenario, and int64[die] experts of all layers together."""
 
     text: str
     scenario: Scenario

@@ -31,9 +31,7 @@ _NOTHING, BEFORE, ATTENTION, SHARED, EXPERTS, SEND, RECEIVE, RETURN, COLLECT = r
 
 
 class OverlapSchedule(NamedTuple):
-    """``stages``: of a layer of one half, in order; halves take turns, a stage each. ``behind``: stages by which the
-    second half is later.
-    """
+    """``stages``: of a layer of one half; halves take turns, a stage each; ``behind``: stages of the second."""
 
     stages: tuple[tuple[int, ...], ...]
     behind: int
@@ -54,9 +52,7 @@ _LAYERS, _FILL = 7, 3  # that are laid out; the first fill the pipeline, the las
 
 
 class Sms(NamedTuple):
-    """What a transfer takes of the SMs: all for ``ns``, as kernels that send and receive do, and ``share`` of them as
-    long as it runs.
-    """
+    """SMs of a transfer: all for ``ns``, as kernels that send and receive do, and ``share`` as long as it runs."""
 
     ns: float = 0.0
     share: float = 0.0
@@ -73,9 +69,7 @@ NOTHING = Rest()
 
 
 class ExpertLayer(NamedTuple):
-    """ns of a layer of experts: transfers that nothing hides, and what is computed. The layer adds as much to the rest
-    of the iteration.
-    """
+    """ns of a layer of experts: unhidden transfers, and computation; the layer adds as much to the rest."""
 
     dispatch: float
     shared: float

@@ -53,7 +53,6 @@ class RequestKv(NamedTuple):
         return self.fixed_bytes + sums.sum(tokens * of_token for tokens, of_token in self.windows)
 
     def held_bytes(self, tokens: int) -> float:
-        """The bytes that a request with this number of tokens holds."""
         near = sums.sum(min(tokens, window) * of_token for window, of_token in self.windows)
         return tokens * self.token_bytes + near + self.fixed_bytes
 
@@ -81,9 +80,7 @@ MIDDLE = 1 - 0.5**0.5
 
 
 def _spread(base: int) -> np.ndarray:
-    """Numbers that fill 0 to 1 evenly, one a sample (van der Corput), so that parts of different bases are independent:
-    float64[SAMPLES].
-    """
+    """float64[SAMPLES]: even numbers in 0..1 (van der Corput), independent between bases."""
     found, place, left = np.zeros(SAMPLES), 1.0, np.arange(1, SAMPLES + 1)
     while left.any():
         place /= base
@@ -146,16 +143,12 @@ class KvRoom(NamedTuple):
 
     @property
     def usable_bytes(self) -> int:
-        """What is simulated: the estimate or, if more, `MIDDLE` of the most that is likely. More memory never leaves
-        less.
-        """
+        """The estimate or, if more, `MIDDLE` of the most that is likely: more memory never leaves less."""
         return self.free_bytes if self.samples is None else max(self.free_bytes, int(MIDDLE * self.likely_bytes[1]))
 
     @property
     def tokens(self) -> int:
-        """Tokens whose KV fits in layers that keep all of them; without such a layer, in those with a window; a byte
-        stands for each where a model keeps none.
-        """
+        """Tokens whose KV fits: in layers that keep all, else in those with a window; a byte each without any."""
         return _tokens(self.usable_bytes, self.kv)
 
     @property
@@ -174,7 +167,6 @@ class KvRoom(NamedTuple):
 
     @property
     def nowhere(self) -> str:
-        """Of a refusal."""
         return "" if self.samples is None else f"; it fits in fewer than {LEAST_SHARE:.0%} of {SAMPLES} samples"
 
     def doubtful(self, needed: float, what: str) -> str:
@@ -196,9 +188,7 @@ def _tokens(n_bytes: float, kv: RequestKv) -> int:
 
 
 def room_left(kept: Mapping[str, Any], budget: Budget, kv: RequestKv, whole: RequestKv | None = None) -> KvRoom:
-    """``kept``: kind → bytes of what is no KV, of a rank, or int64[rank], of which the fullest counts. ``whole``: see
-    `KvRoom`.
-    """
+    """``kept``: kind → bytes without KV of a rank, or int64[rank] (the fullest counts). ``whole``: see `KvRoom`."""
     by_kind = {kind: np.atleast_1d(np.asarray(each)) for kind, each in kept.items()}
     demand = np.atleast_1d(sums.sum(by_kind.values()))
     at, together = int(demand.argmax()), budget.ranks > 1 and not budget.exact
@@ -256,9 +246,7 @@ def shared_ranks(parallel: Parallelism) -> int:
 
 
 def expert_bytes(model: ModelSpec, precision: Precision, expert_tp: int = 1) -> int:
-    """Weights of one routed expert in one layer, on all of the ``expert_tp`` ranks that share it. MXFP4 kernels take
-    widths that are padded (`MXFP4_WIDTHS`).
-    """
+    """Weights of one routed expert in one layer on all its ``expert_tp`` ranks; MXFP4 pads (`MXFP4_WIDTHS`)."""
     values = model.slice_weights
     if precision.experts.startswith("mxfp4"):
         hidden, ffn = model.expert_width, ceil(model.expert_ffn / expert_tp)

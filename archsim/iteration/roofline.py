@@ -60,9 +60,7 @@ def roofline(
     precision: Precision,
     rates: Rates | None,
 ) -> RooflineTimes:
-    """A roofline with the rates of the calibration's GPU, or of the die that it stands for, by its own kernels where
-    it has some.
-    """
+    """A roofline with the rates of the calibration's GPU, or of the die, by its own kernels where it has some."""
     if rates is not None and rates.own is not None:
         own, narrower = rates.own, WEIGHT_BYTES[rates.dtype or "bf16"] / WEIGHT_BYTES["bf16"]
         flop_per_s = rates.peak_flop_per_s * narrower * own.flop_share

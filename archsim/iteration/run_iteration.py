@@ -60,9 +60,7 @@ COLUMNS = MappingProxyType(
 
 
 def laws_of(scenario: Scenario, links: Links | None) -> IterationLaws | None:
-    """Laws of the rank's other work; None where the calibration or the model lacks them. ``links``: of a machine whose
-    collectives were not measured.
-    """
+    """Laws of the rank's other work; None if there are none. ``links``: whose collectives nobody measured."""
     system, model = scenario.system, scenario.model
     if model.missing_geometry or model.attention is None:
         return None
@@ -137,16 +135,9 @@ def rest_of(scenario: Scenario, sms_share: float, links: Links | None) -> Callab
     return of_half
 
 
-def runs_shared(scenario: Scenario) -> bool:
-    """Whether shared experts are among the experts that the engine runs."""
-    return scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
-
-
 def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
-    """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
-    tensor-parallel ranks; ``sms_share``: as in `rest_of`.
-    """
-    apart = runs_shared(scenario)
+    """Cause → ns of an iteration without its experts; ``batch``: of a rank or group; ``sms_share``: as in `rest_of`."""
+    apart = scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
     found = _of_one(laws, batch, apart)
     if scenario.assumptions.overlap != TWO_BATCH or scenario.assumptions.execution == "weight_streaming":
         return found
@@ -185,7 +176,6 @@ def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared
 
 
 def half_of(batch: Batches) -> Batches:
-    """Half of the requests of an iteration."""
     return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
 
 

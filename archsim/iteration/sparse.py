@@ -31,7 +31,6 @@ class Indexer(Kind):
 
     @property
     def index_key_bytes(self) -> int:
-        """An indexer's key of a token in the cache."""
         return self.index_head_dim + KEY_SCALE_BYTES if self.own_indexer else 0
 
     def index_work(self, requests, new, context) -> Work:

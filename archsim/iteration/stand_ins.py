@@ -47,9 +47,7 @@ NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sg
 def with_stand_ins(
     calibration: CalibrationSpec, model: ModelSpec, products: str, experts: str, kernel: str = ""
 ) -> StandIns:
-    """The calibration with tables for these dtypes and the model's expert layers. ``kernel``: of experts, in place of
-    those of fused layers where it was measured in the dtype.
-    """
+    """Tables for these dtypes and expert layers; ``kernel``: of experts, where measured, in place of fused layers."""
     notes = []
     own = tuple(table for table in calibration.moe if (table.kernel, table.dtype) == (kernel, experts))
     fused = tuple(table for table in calibration.moe if table.library not in NOT_FUSED)
@@ -133,7 +131,6 @@ def _in_fewer_bits(calibration: CalibrationSpec, table: MoeTable, dtype: str) ->
 
 
 def _lacks_attention(calibration: CalibrationSpec, model: ModelSpec) -> bool:
-    """Whether no table is of one of its kinds, for prompts or for decodes."""
     needed = {kind.table for kind, _ in attentions(model)} - {None}
     there = {(table.phase, table.kind) for table in calibration.attention}
     return not all((phase, kind) in there for phase in PHASES for kind in needed)
@@ -155,9 +152,7 @@ def _one_shot(table) -> bool:
 
 
 def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
-    """With kernels of two matrices an expert, if none was measured: those of three, with 2/3 of their weights and FLOP
-    (relu² in place of SwiGLU: NVIDIA, Nemotron 3).
-    """
+    """With kernels of two matrices: if unmeasured, three's with 2/3 of weights and FLOP (relu²: Nemotron 3)."""
     of_dtype = [table for table in calibration.moe if table.dtype == dtype and not table.eplb_slots]
     if any(table.kernel.endswith(NOT_GATED) for table in of_dtype):
         return calibration, []
@@ -175,9 +170,7 @@ def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[Calibration
 
 
 def _of_other_shapes(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> list[MoeTable]:
-    """The tables of each kernel that was not measured on the model's shape: those of the nearest one, if it is near, or
-    if no kernel was measured on the shape.
-    """
+    """The tables of each kernel unmeasured on the model's shape: the nearest's, if near or if no kernel was."""
     kernels: dict[tuple[str, str], list[MoeTable]] = {}
     for table in calibration.moe:
         if table.dtype == dtype and not table.eplb_slots and table.kernel.endswith(NOT_GATED) != model.gated:

@@ -79,10 +79,7 @@ class Batches(NamedTuple):
 
 
 class IterationTimes(NamedTuple):
-    """``ns``: cause → float64[iteration]; ``total_ns`` float64[iteration] is their sum.
-
-    ``extrapolated``: share of the time that laws give outside their measured sizes, float64[iteration].
-    """
+    """``ns``: cause → float64[iteration]; ``total_ns``: their sum; ``extrapolated``: share outside measured sizes."""
 
     ns: dict[str, np.ndarray]
     total_ns: np.ndarray
@@ -104,7 +101,6 @@ class IterationLaws:
 
     @property
     def sizes(self) -> int:
-        """Length of the tables."""
         return len(self.outside[TOKENS])
 
     def ns(self, *causes: str, rows: str = TOKENS) -> np.ndarray:
@@ -162,8 +158,7 @@ def iteration_laws(
     ``experts``: who times them; None: they are timed elsewhere, and ``iteration_times`` is given their time. ``moves``:
     of `archsim.iteration.layers.program`. ``library``: of attention, by default the one with most shapes; that of an
     engine, whose products are tuned. ``rates``: of the modelled die; ``links``: of its machine, whose collectives and
-    host were not measured. Raises SpecError where sizes do not divide,
-    LawMissing for what was not measured.
+    host were not measured. Raises SpecError where sizes do not divide, LawMissing for what was not measured.
     """
     refuse_uneven(model, parallel)
     laws = Laws(calibration)
@@ -204,9 +199,7 @@ def _attention_times(
     laws: Laws, kind: Kind, phase: str, model: ModelSpec, parallel: Parallelism, precision: Precision,
     library: str | None, rates: gemm.Rates | None, links: Links | None,
 ) -> AttentionTimes:  # fmt: skip
-    """Of one rank. Where ranks share the tokens of a request, each computes their decodes with the heads of all of them
-    over its part of the tokens. Raises SpecError for more ranks than would hold copies.
-    """
+    """Of one rank; ranks that share tokens have all heads over a part of them. SpecError: too many."""
     tp, shared = parallel.tp, parallel.context
 
     def of_heads(heads_over: int) -> AttentionTimes:
@@ -244,9 +237,7 @@ def _collective_ns(laws: Laws, links: Links | None, op: str, size_bytes: np.ndar
 
 @dataclass(frozen=True, eq=False)
 class SharedContext:
-    """``AttentionTimes`` of ranks that share the tokens of every request. A decode reads its part of them; a chunk of a
-    prompt first gathers the keys and values of the tokens before it from the other ranks.
-    """
+    """``AttentionTimes`` of ranks that share tokens: decodes read a part; prompt chunks gather earlier KV first."""
 
     times: AttentionTimes  # of a rank that has all tokens
     phase: str  # prefill or decode
@@ -343,9 +334,7 @@ class _Timing(NamedTuple):
 
 
 def own_product_ns(rates: gemm.Rates, n: int, k: int, dtype: str, rows: np.ndarray) -> np.ndarray:
-    """float64[rows]: a product of ``rows`` by k × n weights on a die with kernels of its own. Narrower values multiply
-    as many times faster.
-    """
+    """float64[rows]: ``rows`` by k × n weights on a die with own kernels; narrower values multiply as much faster."""
     own, width = rates.own, units.WEIGHT_BYTES[dtype]
     assert own is not None, "asked where it has some"
     flop_per_s = rates.peak_flop_per_s * units.WEIGHT_BYTES[rates.dtype or dtype] / width * own.flop_share
@@ -358,11 +347,7 @@ def own_product_ns(rates: gemm.Rates, n: int, k: int, dtype: str, rows: np.ndarr
 def iteration_times(
     laws: IterationLaws, batches: Batches, *, experts_ns: ArrayLike | None = None, host_ns: float = 0.0
 ) -> IterationTimes:
-    """Times of iterations. ``experts_ns``: float64[iteration], all MoE layers, in place of the law's; ``host_ns``: of
-    the host, an iteration.
-
-    Iterations without requests take no time.
-    """
+    """``experts_ns``: float64[iteration] of all MoE layers, in place of the law's; ``host_ns``: of an iteration."""
     tokens = batches.tokens
     some = tokens > 0
     found = dict.fromkeys(CAUSES, np.zeros(len(tokens)))

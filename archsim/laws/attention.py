@@ -31,9 +31,7 @@ MOST_OCTAVES = 0.6
 
 
 class LatentSizes(NamedTuple):
-    """Ranks of latent attention: in prefill, heads have keys of ``nope`` + ``rope`` and values of ``value``; in decode
-    all heads share the latent vector, as key whole (``rank`` + ``rope``), as value without RoPE.
-    """
+    """Prompts have keys of ``nope`` + ``rope``; decodes share the vector of ``rank`` + ``rope``."""
 
     rank: int
     nope: int

@@ -1,6 +1,4 @@
-"""Calibrations by name or path: found, read once until the file changes, and identified by a digest of
-their content.
-"""
+"""Calibrations by name or path: found, read once until the file changes, identified by a digest of their content."""
 
 from __future__ import annotations
 
@@ -22,10 +20,7 @@ DEFAULT_CALIBRATION = "h100"
 
 
 def siblings_of(calibration: CalibrationSpec) -> Iterator[CalibrationSpec]:
-    """Shipped calibrations whose tables may stand in for what this one lacks, each with its own tables alone, the
-    nearest first: the GPU that its file names under ``scaled``, then by octaves between the peaks of BF16 and between
-    the bandwidths of HBM.
-    """
+    """Shipped calibrations that may stand in: first ``scaled``, then by octaves of BF16 peak and bandwidth."""
     away = {}
     for path in sorted((shipped_configs() / KIND).glob("*.yaml")):
         gpu, reference = _rates_once(path, path.stat().st_mtime_ns)
@@ -128,9 +123,7 @@ def read_calibration(path: Path) -> CalibrationSpec:
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:
-    """A calibration by name ('h100') or path, with the tables that it takes scaled from another one. Raises
-    SpecError.
-    """
+    """A calibration by name ('h100') or path, with tables scaled from another one. Raises SpecError."""
     found = read_calibration(find_calibration(name))
     from archsim.laws.scaling import with_scaled  # here, as they import numpy
     from archsim.laws.whole_pairs import with_own_pairs

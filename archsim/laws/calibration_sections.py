@@ -34,10 +34,7 @@ def files_of(data: Any, folder: Path) -> list[Path]:
 
 
 def with_sections(tree: yaml.Tree, folder: Path, *, numbers: bool = True) -> yaml.Tree:
-    """The tree of a calibration with its sections' tables in place of the names of their files.
-
-    numbers: with those that are stored beside them. Raises SpecError for a file that is missing, damaged or another.
-    """
+    """A calibration's tree with its sections' tables; ``numbers``: with those beside them. Raises SpecError."""
     for name in SECTIONS:
         if isinstance(tree.data.get(name), str):
             tree.graft((name,), _tables(tree, name, folder, numbers))

@@ -47,17 +47,13 @@ from archsim.laws.tables import (
 
 
 class DieFactors(NamedTuple):
-    """Factors of the clock of the array and of the HBM bandwidth of every die of a machine, float64[die] each.
-
-    Dies that are dead are none of the machine. Whatever changes a rate multiplies into these.
-    """
+    """Factors of array clock and HBM bandwidth of every living die, float64[die] each."""
 
     array: np.ndarray
     hbm: np.ndarray
 
     @property
     def equal(self) -> bool:
-        """Whether all rates are nominal."""
         return bool((self.array == 1).all() and (self.hbm == 1).all())
 
     def times(self, array: np.ndarray | float = 1.0, hbm: np.ndarray | float = 1.0) -> DieFactors:
@@ -65,7 +61,6 @@ class DieFactors(NamedTuple):
         return DieFactors(self.array * array, self.hbm * hbm)
 
     def rates(self, nominal: gemm.Rates) -> gemm.Rates:
-        """The rates of the dies."""
         return gemm.Rates(nominal.peak_flop_per_s * self.array, nominal.hbm_bytes_per_s * self.hbm, nominal.dtype)
 
 
@@ -88,9 +83,7 @@ NEARLY = 1.01  # of measured sizes
 
 
 class Kernels(NamedTuple):
-    """Times of the parts of a die's kernels over those of the measured GPU, scaled to the die: copies of rows,
-    quantisation with the activation, sums of results, products.
-    """
+    """Times of a die's kernels over the measured GPU's: copies of rows, quantisation, sums of results, products."""
 
     permute: float = 1.0
     quantise: float = 1.0
@@ -106,9 +99,7 @@ AS_MEASURED = Kernels()
 
 
 def shares_of_bytes(layer: scaling.MeasuredLayer) -> tuple[Kernels, Kernels]:
-    """Shares of the parts in the bytes that vector kernels move for a token and for a pair (`token_bytes`,
-    `pair_bytes`): the result of a token and its quantisation; the copied row of a pair, its activation, and its result.
-    """
+    """Shares of `Kernels` in the vector bytes (`token_bytes`, `pair_bytes`) of a token and of a pair."""
     operand, of_token, of_pair = WEIGHT_BYTES[layer.dtype], scaling.token_bytes(layer), scaling.pair_bytes(layer)
     sums = layer.hidden * scaling.BF16_BYTES
     copied = 2 * operand * layer.hidden
@@ -165,9 +156,7 @@ class DieKernel:
         return found
 
     def parts_ns(self, pairs, active, experts, tokens) -> np.ndarray:
-        """float64[5, die]: launch, FLOP, tokens and pairs, ``experts`` that cost, and what the bytes of ``active`` ones
-        add to the FLOP; arguments float64[die].
-        """
+        """float64[5, die]: launch, FLOP, tokens and pairs, ``experts``, and what bytes of ``active`` add to FLOP."""
         flop_ns, bytes_ns = pairs * self._flop_ns, active * self._bytes_ns
         longer = np.maximum(flop_ns, bytes_ns)
         both = longer * ((flop_ns / longer) ** self._order + (bytes_ns / longer) ** self._order) ** (1 / self._order)
@@ -195,18 +184,14 @@ class AsMeasured:
         self._first, self._last = np.exp(self._axis[0]) / NEARLY, np.exp(self._axis[-1]) * NEARLY
 
     def seen(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Experts that cost, and tokens that pass, float64[die]; ``tokens`` None: as many as give every die these
-        pairs.
-        """
+        """float64[die]: experts that cost, tokens that pass; ``tokens`` None: as many as give all dies these pairs."""
         seen = pairs * self._tokens if tokens is None else tokens
         if self._received:  # the measured kernel stands behind a dispatch, and sees no others
             seen = np.minimum(seen, pairs)
         return np.maximum(active, self._local), seen
 
     def measured_at(self, pairs: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Whether a die is at a measured EP size with at least the fewest tokens, and with at most the most, bool[die];
-        and measured over law, float64[die].
-        """
+        """bool[die]: a measured EP size within its measured tokens; and measured over law, float64[die]."""
         begun = self._known & (pairs >= self._first)
         correction = np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
         return begun, begun & (pairs <= self._last), correction
@@ -231,9 +216,7 @@ class Received:
         return active, tokens
 
     def measured_at(self, pairs: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See ``AsMeasured.measured_at``; the EP size is that of a rank with as many experts as are active, along its
-        logarithm between measured sizes.
-        """
+        """See ``AsMeasured.measured_at``; the EP size is that of a rank with as many experts as are active."""
         at, ep, ranks, near = np.log(pairs), np.log(self._experts / active), self._ranks, np.log(NEARLY)
         rows = np.array([np.interp(at, axis, row) for axis, row in zip(self._axes, self._corrections, strict=True)])
         if len(ranks) == 1:
@@ -296,9 +279,7 @@ class GroupedTimes(NamedTuple):
     extrapolated: np.ndarray  # bool[die]
 
     def slower(self, factor: float) -> GroupedTimes:
-        """The times of kernels that take ``factor`` times as long, except for their launch. The added time counts as
-        inefficiency.
-        """
+        """The times of kernels ``factor`` times as long but for the launch; the added time counts as inefficiency."""
         if factor == 1:
             return self
         more_ns = np.maximum((factor - 1) * (self.ns - self.launch_ns), self.multiply_ns - self.ns + self.launch_ns)
@@ -350,9 +331,7 @@ class GroupedLaw:
         return self
 
     def on(self, rates: gemm.Rates | None, factor: float | None = None, kernels: Kernels | None = None) -> GroupedLaw:
-        """The law of a die with other rates and kernels; what was measured is found once for all of them. ``factor``,
-        ``kernels``: None for the same.
-        """
+        """The law of a die with other rates and kernels (None: the same); what was measured is found once for all."""
         law = copy(self)
         law._factor = self._factor if factor is None else factor
         law._set_rates(rates, self._of_kernels if kernels is None else kernels)
@@ -377,9 +356,7 @@ class GroupedLaw:
     def side_by_side(
         self, rates: gemm.Rates, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None
     ) -> GroupedTimes:
-        """`times` of the same dies on many machines whose rates differ, float64[machine] each: one machine after the
-        other, float64[machine · die].
-        """
+        """`times` of the same dies on machines of rates float64[machine]: float64[machine · die]."""
         machines = len(rates.peak_flop_per_s)
         law = self.on(rates.map(lambda each: np.repeat(each, len(pairs))))
         known = [np.tile(each, machines) for each in self._measured_at(pairs.tobytes(), active.tobytes())]
@@ -462,9 +439,7 @@ def _around_one(roofline_ns: float, measured_ns: float, slowest: float) -> tuple
 
 
 def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
-    """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
-    in it. Raises LawMissing.
-    """
+    """Balanced tables: newest of each library, kernel, shape; whether of this dtype. Raises LawMissing."""
     there = [table for table in calibration.moe if table.distribution == rank_load.BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
@@ -525,11 +500,7 @@ def _nearest(tables: Sequence[MoeTable], sizes: moe.MoeSizes) -> list[MoeTable]:
     """All tables of the shape nearest to these sizes, the one with most points first."""
     least = min(_far(table, sizes) for table in tables)
     near = [table for table in tables if _far(table, sizes) <= least + 1e-9]
-    return sorted(near, key=lambda table: (-_points(table), table.library, table.kernel))
-
-
-def _points(table: MoeTable) -> int:
-    return len(table.ranks) * len(table.tokens)
+    return sorted(near, key=lambda table: (-(len(table.ranks) * len(table.tokens)), table.library, table.kernel))
 
 
 def _residual(table: MoeTable, others: Sequence[MoeTable]) -> tuple[float, float]:
@@ -540,9 +511,7 @@ def _residual(table: MoeTable, others: Sequence[MoeTable]) -> tuple[float, float
 
 
 def between_shapes(calibration: CalibrationSpec, tables: Sequence[MoeTable], like: MoeTable) -> tuple[float, float]:
-    """5 % and 95 % of measured / predicted - 1, where the tables of a library and kernel are predicted by the law of
-    its nearest other shape, at all measured tokens and EP sizes; (0, 0) if it has no other.
-    """
+    """5 % and 95 % of measured / predicted - 1 of a library and kernel by its nearest other shape; (0, 0) without."""
     found = []
     for table in tables:
         others = [each for each in tables if _shape(each) != _shape(table) and _kind(each) == _kind(table)]
@@ -596,14 +565,11 @@ def _kernel(
 
 
 def _rank(table: MoeTable, sizes: moe.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
-    """What was measured of one table for one kind of die."""
     return Received(table, measured) if local is None else AsMeasured(table, sizes, local, measured)
 
 
 def _measured_at(ranks: Sequence[AsMeasured | Received], pairs: bytes, active: bytes) -> tuple[np.ndarray, ...]:
-    """Of dies with these float64[die]: whether each table has begun there, and covers it, bool[table, die], and
-    measured over law, float64[table, die].
-    """
+    """bool[table, die]: begun there, and covers it; measured over law, float64[table, die]."""
     load = np.frombuffer(pairs), np.frombuffer(active)
     found = zip(*(rank.measured_at(*load) for rank in ranks), strict=True)
     return tuple(np.stack(each) for each in found)

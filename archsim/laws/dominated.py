@@ -55,9 +55,7 @@ def find_dominated(section: str, tables: Iterable[TableOrigin]) -> list[Dominate
 
 
 def not_served(calibration: CalibrationSpec, dtype: str) -> list[Dominated]:
-    """Balanced fused layers in ``dtype`` of kernels that take NOT_SERVED times as long as kernels of more bits of their
-    library, at the median of the models.
-    """
+    """Balanced fused layers that take NOT_SERVED times as long as kernels of more bits of their library (median)."""
     return list(_not_served(tuple(map(Same, calibration.moe)), dtype))
 
 
@@ -96,9 +94,7 @@ def _should_be_faster(kind: Section, table: TableOrigin, other: TableOrigin) -> 
 
 
 class Section(NamedTuple):
-    """How tables of a section are compared. ``key``: equal of tables that do the same; ``bits``: of its values;
-    ``kernel``: equal of versions of one kernel; ``ratios``: of times, float64[point].
-    """
+    """Table comparison. ``key``: of the same work; ``bits``; ``kernel``: of any version; ``ratios``: float64[point]."""
 
     key: Callable[..., tuple]
     bits: Callable[..., tuple[float, ...]]

@@ -65,9 +65,7 @@ def _krige(sizes: bytes, corrections: bytes, wanted: bytes, m: tuple[float, ...]
 def _measured_points(
     sizes: bytes, corrections: bytes, m: tuple[float, ...], sms: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """At each m, `_features` and weights float64[shape] of the measured shapes, which whatever shape is wanted shares;
-    arrays of ``krige`` as bytes.
-    """
+    """At each m, `_features` and weights float64[shape] of the measured shapes; arrays of ``krige`` as bytes."""
     shapes = np.frombuffer(sizes).reshape(-1, 2)
     every = np.frombuffer(corrections).reshape(len(shapes), -1).T.copy()
     known = tuple(_features(shapes, rows, sms) for rows in m)
@@ -83,8 +81,7 @@ def _measured_points(
 
 @compiled.kernel
 def solve_definite(matrix, right):
-    """Solve matrix x = right by Cholesky, in place of each row of ``right`` float64[row, n]; ``matrix`` float64[n, n],
-    symmetric and positive definite, is overwritten.
+    """Solve matrix x = right by Cholesky, in place of each row of ``right`` float64[row, n]; ``matrix`` is overwritten.
 
     Unlike linear algebra libraries, it starts no threads, which on a loaded machine cost a hundred times the work.
     """
@@ -110,10 +107,7 @@ def solve_definite(matrix, right):
 
 
 def left_out(sizes, corrections, m, sms: int) -> tuple[np.ndarray, np.ndarray]:
-    """Kriging of each shape from all the others, and its variance relative to that of the corrections.
-
-    Both float64[shape, point]; closed form of Dubrule (1983): residuals are those of K^-1 y over the diagonal of K^-1.
-    """
+    """Kriging of each shape from the others, and its relative variance: float64[shape, point] each (Dubrule, 1983)."""
     found, variance = np.empty_like(corrections), np.empty_like(corrections)
     for point, rows in enumerate(m):
         known = _features(sizes, rows, sms)
@@ -225,9 +219,7 @@ def overlapped_ns(law: GemmLaw | MoeLaw | AttentionLaw, flop_ns: np.ndarray, byt
 
 
 def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0, memory: float = 1.0) -> GemmCurve:
-    """Times of one (n, k) on a die whose peak is ``compute`` and whose bandwidth is ``memory`` times the measured
-    GPU's.
-    """
+    """Times of one (n, k) on a die with ``compute`` and ``memory`` times the measured GPU's peak and bandwidth."""
     shape = np.array([[n, k]], np.int64)
     m, corrections = _corrections(table, shape, sms)
     ns, there_ns = (
@@ -346,9 +338,7 @@ class Rates(NamedTuple):
 
 def scale_to(calibration: CalibrationSpec, dtype: str, rates: Rates | None) -> Scale:
     """The scale of a die; None: the measured GPU. A peak of a dtype that the GPU lacks is worth as much more as its
-    weights are narrower.
-
-    Raises LawMissing if the calibration has no peak for the dtype.
+    weights are narrower. Raises LawMissing without any.
     """
     peaks = calibration.reference.peak_flop_per_s
     if dtype not in peaks:
@@ -507,9 +497,7 @@ def _product(table: tables.Same, n: int, k: int, sms: int, compute: float, memor
 
 
 def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[GemmTable]:
-    """The usual table, and of the tables of dense layers (``every``: of all libraries) the usual one; of each, with
-    quantisation where it exists.
-    """
+    """The usual table, and of tables of dense layers (``every`` library); of each, with quantisation if it exists."""
     found = []
     libraries = {table.library for table in calibration.gemm if every or table.library.endswith(DENSE)}
     for library in (None, *sorted(libraries)):
@@ -525,5 +513,4 @@ def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[G
 
 
 def _octaves(table: GemmTable, n: int, k: int) -> float:
-    """Distance to the nearest measured shape."""
     return float(np.abs(np.log2(_arrays_of(tables.Same(table.shapes))[1] / (n, k))).max(axis=1).min())

@@ -61,10 +61,7 @@ def path_of(calibration: CalibrationSpec) -> HostPath:
 
 
 def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | None:
-    """The law of one-way pinned transfers that starts at the smallest size; of several, that of a copy engine.
-
-    Of its versions, the newest one with small sizes.
-    """
+    """One-way pinned transfers from the smallest size: a copy engine's, then the newest version."""
     laws = [
         table
         for table in calibration.pcie

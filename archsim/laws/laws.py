@@ -49,10 +49,7 @@ Of = TypeVar("Of", bound=TableOrigin)
 
 
 class Times(NamedTuple, Generic[Of]):
-    """``ns``: float64, and ``extrapolated``: bool (outside the measured range), of the shape of the given sizes.
-
-    ``table``: the table evaluated.
-    """
+    """``ns``: float64 and ``extrapolated``: bool, of the shape of the given sizes; ``table``: the one evaluated."""
 
     ns: np.ndarray
     extrapolated: np.ndarray
@@ -60,9 +57,7 @@ class Times(NamedTuple, Generic[Of]):
 
 
 class LinkCopies(NamedTuple):
-    """The table of P2P copies for a link, and the nominal rate of the measured link; ``table`` None: there is none,
-    ``why`` says why.
-    """
+    """P2P copies for a link and the measured link's nominal rate; ``table`` None: there is none, ``why`` says why."""
 
     table: TransferTable | None
     nominal_bytes_per_s: float
@@ -109,10 +104,7 @@ class Laws:
         quantisation: str | None = None,
         rates: Rates | None = None,
     ) -> Times:
-        """``groups`` products of m rows each in one kernel; otherwise as ``gemm``.
-
-        Only measured numbers of groups are available.
-        """
+        """``groups`` (a measured number) of products of m rows each in one kernel; otherwise as ``gemm``."""
         table = gemm.choose_table(self.calibration, dtype, library, version, quantisation=quantisation, groups=groups)
         scale = (1.0, 1.0) if rates is None else gemm.scale_to(self.calibration, table.dtype, rates)
         (m, n, k), shape = _flat(np.int64, m=m, n=n, k=k)
@@ -122,9 +114,6 @@ class Laws:
     def expert_gemm(
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
     ) -> ExpertGemm:
-        """Gate, up and down product of an expert on a die with these rates: a
-        ``archsim.laws.gemm.ExpertGemm``.
-        """
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
 
     def fused_moe(
@@ -247,17 +236,13 @@ class Laws:
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises
-        LawMissing.
-        """
+        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce, nccl. Raises LawMissing."""
         asked = {"placement": placement, "direction": direction, "concurrent_pairs": concurrent_pairs, "method": method}
         tables = self._matching("copy (p2p)", self.calibration.p2p, asked | {"library": library, "version": version})
         return _transfer(preferred_copy(tables), size_bytes)
 
     def link(self) -> LinkCopies:
-        """The copies that calibrate a die-to-die link: one way, one pair at a time, within a server node, at the sizes
-        of weight slices.
-        """
+        """The copies that calibrate a D2D link: one way, one pair, within a node, at sizes of weight slices."""
         table = link_table(self.calibration)
         if table is None:
             return LinkCopies(None, 0.0, why_no_link(self.calibration))
@@ -274,11 +259,8 @@ class Laws:
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """all_reduce, all_gather, reduce_scatter or all_to_all of a message of ``size_bytes``, as the library counts
-        it.
-
-        ``nodes``: server nodes that the ranks span; by default the fewest. Only measured numbers of ranks and nodes are
-        available. Raises LawMissing.
+        """all_reduce, all_gather, reduce_scatter or all_to_all of ``size_bytes``, as the library counts it, on measured
+        ``ranks`` and ``nodes`` (by default the fewest). Raises LawMissing.
         """
         asked = {
             "op": op,
@@ -373,23 +355,16 @@ class Laws:
         return _transfer(preferred_copy(self._matching("host transfer (pcie)", there, asked)), size_bytes)
 
     def launch(self, kind: str) -> ScalarTable:
-        """Launch cost of a kernel, in ns; ``kind``: stream, graph_node, grid_sync, launch_to_sync. Raises
-        LawMissing.
-        """
+        """ns of a kernel launch; ``kind``: stream, graph_node, grid_sync, launch_to_sync. Raises LawMissing."""
         return newest(self._matching("launch", self.calibration.launch, {"kind": kind}))
 
     def host_path(self) -> HostPath:
-        """The measured path to the host and back, for small messages."""
         return path_of(self.calibration)
 
     def memory(
         self, level: str, op: str, quantity: str, *, library: str | None = None, version: str | None = None
     ) -> ScalarTable:
-        """One number of a memory level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write,
-        ``latency_ns`` of chase.
-
-        Raises LawMissing.
-        """
+        """``bytes_per_s``, ``efficiency`` (read, write), ``latency_ns`` (chase): l1, l2, hbm. Raises LawMissing."""
         there = [table for table in self.calibration.hbm if isinstance(table, ScalarTable)]
         asked = {"level": level, "op": op, "quantity": quantity, "library": library, "version": version}
         return preferred_number(self._matching("memory", there, asked))
@@ -408,9 +383,7 @@ def _transfer(table: TransferTable, size_bytes: ArrayLike) -> Times[TransferTabl
 
 
 def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int, ...]]:
-    """Sizes as arrays [point], and their broadcast shape. Raises ValueError for a size that is not positive and
-    finite.
-    """
+    """Sizes as arrays [point], and their broadcast shape. Raises ValueError unless positive and finite."""
     arrays = np.broadcast_arrays(*(np.asarray(values) for values in sizes.values()))
     for name, values in zip(sizes, arrays, strict=True):
         if not np.all(np.isfinite(values) & (values > 0)):
@@ -419,9 +392,7 @@ def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int,
 
 
 def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
-    """Among the newest versions of each library and kernel, the one with most points; libraries of ONLY_BY_NAME
-    last.
-    """
+    """Among the newest versions of each library and kernel, the one with most points; ONLY_BY_NAME last."""
     kernels = {(table.library, table.kernel) for table in tables}
     newest_of_each = [
         newest(table for table in tables if (table.library, table.kernel) == kernel) for kernel in kernels

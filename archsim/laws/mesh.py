@@ -75,9 +75,7 @@ class EndpointLaw(NamedTuple):
     def time_ns(
         self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None, rate: float | None = None
     ) -> float:
-        """The time of a kernel. ``vectors``: by term (`quantities`); ``links``: None: as many as measured; ``rate``:
-        bytes/s of the machine between neighbours, one direction, whose busiest link no kernel beats; None: as measured.
-        """
+        """ns. ``vectors``: by term; ``links``: None: as measured; ``rate``: bytes/s to neighbours, None: measured."""
         passed_ns, busiest_ns = self.link_ns(vectors, vector_bytes, links), 0.0
         if rate is not None:
             passed_ns *= (links or self.links) * self.link_bytes_per_s / rate

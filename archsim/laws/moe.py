@@ -36,9 +36,7 @@ def carry_corrections(kriging: Kriging | None, points: tuple, corrections: np.nd
 
 @lru_cache(maxsize=256)
 def _carried(kriging: Kriging, points: tuple[bytes, ...], corrections: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The points in its scale, and their weights; arrays of `carry_corrections` as bytes: every size and machine that
-    reads a table has the same.
-    """
+    """The points in its scale and their weights; arrays of `carry_corrections` as bytes, as many readers share them."""
     at, measured = tuple(np.frombuffer(each) for each in points), np.frombuffer(corrections)
     known = _scale(kriging, at)
     covariance = _covariance(known, known)
@@ -128,10 +126,7 @@ def law_ns(law: MoeLaw, named: dict, routing: str, ep, tp, tokens) -> np.ndarray
 
 
 def seen_tokens(named: dict, pairs, tokens) -> np.ndarray:
-    """Tokens that pass a rank with these pairs, of a group with these tokens, float64[point].
-
-    Behind a dispatch, collectors spread the experts of a token evenly: it visits as many ranks as it can.
-    """
+    """float64[point]: tokens that pass a rank with these pairs. Collectors spread a token's experts evenly."""
     return np.minimum(tokens, pairs) if named.get("seen") == "received" else np.asarray(tokens, float)
 
 
@@ -220,5 +215,4 @@ def nearest_layer(tables: Sequence[MoeTable], sizes: MoeSizes) -> MoeTable:
 
 
 def _octaves(table: MoeTable, sizes: MoeSizes) -> float:
-    """Between the sizes of two layers, all added up."""
     return float(sums.sum(abs(np.log2(getattr(table, name) / getattr(sizes, name))) for name in SIZES))

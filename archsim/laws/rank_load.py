@@ -45,10 +45,7 @@ MANY, FEW = (1.0, 0.8), (0.01, 2.0)
 
 
 def candidates(model: str, distribution: str, kernel: str = "", eplb_slots: int = 0) -> tuple[str, ...]:
-    """Routings that a distribution of the schema may stand for; the fit chooses the one that explains the times best.
-
-    After EPLB, skewed loads are about equal.
-    """
+    """Routings that a distribution may stand for (after EPLB, even); the fit chooses the best."""
     if eplb_slots:
         return (BY_CHANCE,)
     grouped = model.lower() in GROUPS
@@ -99,7 +96,6 @@ def load_draws(named: dict, routing: str, ep: float, tokens: float) -> np.ndarra
 
 
 def routing_of(table: MoeTable) -> str:
-    """The routing with which a table was fitted."""
     return table.routing or candidates(table.model, table.distribution, table.kernel, table.eplb_slots)[0]
 
 
@@ -110,9 +106,7 @@ def _exponent(distribution: str) -> float | None:
 
 @lru_cache(maxsize=20_000)
 def _rank_draws(batch: tuple, ep: int, rank_by_rank: bool, groups: tuple[int, int] | None) -> np.ndarray:
-    """float64[2, draw] of the most loaded of ``ep`` ranks; batch: experts, top_k, exponent, tokens. The seed is
-    fixed.
-    """
+    """float64[2, draw] of the fullest of ``ep`` ranks; batch: experts, top_k, exponent, tokens; one seed."""
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     if rank_by_rank:
@@ -145,9 +139,7 @@ def _counts(experts: int, top_k: int, exponent: float, tokens: int) -> tuple[np.
 
 @lru_cache(maxsize=128)
 def _smallest_first(*batch) -> np.ndarray:
-    """Left-over pairs, given to (or taken from) all experts in turn, starting with the smallest; of equals, the
-    last.
-    """
+    """Left-over pairs to (or from) all experts in turn, the smallest first; of equals, the last."""
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     experts = counts.shape[1]

@@ -150,9 +150,7 @@ HOPS = MappingProxyType({"all_reduce": 2})  # that any algorithm needs, one afte
 
 
 def link_ratios(gpu: str, rates: MachineRates) -> tuple[float, float, float]:
-    """Rates of a machine's links, of its pairs of devices and of its NICs, relative to those of the measured nodes; 1
-    inside the node of a GPU whose links are not known.
-    """
+    """Rates of a machine's links, pairs and NICs over the measured nodes'; 1 inside a node of unknown links."""
     link, pair = (
         here / transfers.LINK_BYTES_PER_S.get(gpu, here) for here in (rates.link_bytes_per_s, rates.pair_bytes_per_s)
     )
@@ -235,9 +233,7 @@ def _ratios(dtype: str, wanted: tables.ReferenceRates, base: tables.ReferenceRat
 
 
 def _link_ratio(table: tables.TransferTable, wanted: str, base: str) -> float:
-    """The ratio of the links that a collective uses. 0 if it is unknown. Between nodes, both have a NIC of 400 Gb/s for
-    each GPU.
-    """
+    """The ratio of the links that a collective uses, 0: unknown. Between nodes, both have 400 Gb/s for each GPU."""
     if table.of.get("nodes", "1") != "1":
         return 1.0
     if wanted not in transfers.NVLINK_BYTES_PER_S or base not in transfers.NVLINK_BYTES_PER_S:

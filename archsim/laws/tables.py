@@ -138,7 +138,6 @@ class GemmTable(TableOrigin):
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """(n, k) of every row of ``shapes``."""
         return _shapes_of(tuple(self.shapes))
 
     def range_of(self, n: int, k: int) -> tuple[float, float]:
@@ -249,7 +248,6 @@ class AttentionTable(TableOrigin):
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """(heads, kv_heads) of every row of ``shapes``."""
         return tuple(shape_of(name) for name in self.shapes)
 
 
@@ -328,7 +326,6 @@ class CalibrationSpec(fields.Spec):
 
     @property
     def measured_rates(self) -> ReferenceRates:
-        """Rates of the GPU that was measured."""
         return self.reference
 
 

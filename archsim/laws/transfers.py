@@ -65,9 +65,7 @@ class PiecewiseLaw:
     last_bytes: float
 
     def time_ns(self, size_bytes) -> np.ndarray:
-        """float64, the shape of ``size_bytes``. A transfer below the smallest measured one takes its time; above the
-        largest one the line of the last piece goes on.
-        """
+        """float64, the shape of ``size_bytes``: below the smallest measured its time, above the last piece's line."""
         size = np.maximum(np.asarray(size_bytes, dtype=np.float64), self.first_bytes)
         latency_ns, ns_per_byte = self.line(size)
         return latency_ns + size * ns_per_byte
@@ -124,24 +122,18 @@ def link_of(calibration: CalibrationSpec, ranks: int) -> float:
 
 
 def linked_share(rates: Any, ranks: int) -> float:
-    """Of a device's bytes/s into its node, what leads to the others of ``ranks``: all behind a switch, else one link
-    to each. ``rates``: with ``linked`` and ``domain``.
-    """
+    """Of a device's bytes/s into its node, what leads to the others of ``ranks``: all (switch), or a link to each."""
     return (ranks - 1) / (rates.domain - 1) if rates.linked and 1 < ranks < rates.domain else 1.0
 
 
 def link_table(calibration: CalibrationSpec) -> TransferTable | None:
-    """The law of one-way copies between one pair of GPUs of a server node that covers SLICES_BYTES; None if there is
-    none.
-    """
+    """The law of one-way copies between a pair of GPUs of a node that covers SLICES_BYTES, or None."""
     tables = [table for table in calibration.p2p if all(holds(table) for holds in WANTED.values())]
     return preferred_copy(tables) if tables else None
 
 
 def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
-    """Preference: more than one size, then one pair of GPUs at a time, then copy engine, then the library with most
-    points, in its newest version.
-    """
+    """Preferred: several sizes, one pair at a time, copy engine, the library with most points, the newest version."""
     best = min(
         tables,
         key=lambda table: (
@@ -176,10 +168,7 @@ def nominal_bytes_per_s(gpu: str, table: TransferTable) -> float:
 
 
 def fastest_bytes_per_s(table: TransferTable) -> float:
-    """The rate of the fastest copy by a law, at the ends of its pieces, to four digits.
-
-    From whole copies, not slopes: slopes of short pieces are mostly noise.
-    """
+    """The rate of the fastest whole copy at the ends of pieces, to four digits (slopes of short pieces are noise)."""
     law = law_of(table)
     sizes = [size for size in (*law.from_bytes, law.last_bytes) if law.first_bytes <= size <= law.last_bytes]
     return float(f"{max(size / float(law.time_ns(size)) for size in sizes) * NS_PER_S:.4g}")
@@ -286,9 +275,7 @@ def payload_of(table: TransferTable) -> str:
 
 
 def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
-    """The table with the fewest nodes; then most SMs, then the library with most points, in its newest version;
-    libraries of ONLY_BY_NAME last. Then the default payload.
-    """
+    """Fewest nodes, most SMs, most points, newest version; ONLY_BY_NAME last; then the default payload."""
 
     def rank(table: TransferTable) -> tuple:
         of, listed = table.of, table.library not in ONLY_BY_NAME
@@ -312,11 +299,7 @@ def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
 
 
 class HbmReads(NamedTuple):
-    """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth that streaming reads
-    reach.
-
-    None: not measured.
-    """
+    """``latency_ns`` of a dependent load; ``efficiency``: of the reference's bandwidth. None: not measured."""
 
     latency_ns: float | None
     efficiency: float | None

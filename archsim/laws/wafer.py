@@ -67,9 +67,7 @@ class Draw(NamedTuple):
 
 
 def good_cores(draw: Draw, dies: int, defects: Defects, shared: np.ndarray | None = None) -> np.ndarray:
-    """Share of the cores of each die that are good, float64[die]; 0 of a die that is dead. ``shared``: int64[die], the
-    die whose rate of defects each has; None: its own.
-    """
+    """float64[die]: share of good cores; 0: dead. ``shared``: int64[die] whose defect rate each has; None: its own."""
     generator = draw.generator("defects")
     rate = generator.gamma(defects.cluster, 1 / defects.cluster, dies) * defects.per_cm2 / MM2_PER_CM2
     if shared is not None:
@@ -83,9 +81,7 @@ def good_cores(draw: Draw, dies: int, defects: Defects, shared: np.ndarray | Non
 
 
 def speeds(draw: Draw, what: str, sigma: float, radial: float, distance: np.ndarray) -> np.ndarray:
-    """Factors float64[die]: 1, plus ``sigma`` times a normal variable, less ``radial`` times the square of the
-    ``distance: float64[die]`` from the centre, which is 1 at the edge.
-    """
+    """float64[die]: 1 + ``sigma`` · normal - ``radial`` · ``distance: float64[die]``² (1 at the edge)."""
     normal = np.clip(draw.generator(what).standard_normal(len(distance)), -MOST_SIGMAS, MOST_SIGMAS)
     return 1 + sigma * normal - radial * distance**2
 

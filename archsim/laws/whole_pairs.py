@@ -22,9 +22,7 @@ WHOLE, FEWEST = 2 / 3, 2
 
 
 def with_own_pairs(calibration: CalibrationSpec, base: CalibrationSpec | None) -> CalibrationSpec:
-    """The calibration with the tables of the same kernels on ``base``, at its own rates, in place of those of whole
-    groups; else with their times of EP 1 alone, from which other sizes follow by the law.
-    """
+    """The calibration with ``base``'s tables in place of those of whole groups; else with their times of EP 1 alone."""
     whole = _kernels(calibration)
     if not whole:
         return calibration

@@ -126,7 +126,6 @@ class LinksAsBuiltSpec(Spec):
 
     @property
     def with_keys(self) -> Iterable[tuple[tuple[str | int, ...], Pair]]:
-        """Every link with its keys."""
         yield from ((("dead", index), pair) for index, pair in enumerate(self.dead))
         yield from ((("degraded", index, "link"), each.link) for index, each in enumerate(self.degraded))
 

@@ -17,9 +17,7 @@ BEFORE_ARRAY, REPLACES, NETWORK = "before_array", "replaces", "network"  # kinds
 
 
 def kind_of(named: object) -> str | None:
-    """What a user's class does in ``engine: interpreted`` (``archsim.engine.interpreted.interpreter``); None: a
-    function.
-    """
+    """What a user's class does in ``engine: interpreted``; None: a function."""
     if not isinstance(named, type):
         return None
     if hasattr(named, "send"):

@@ -59,9 +59,7 @@ class Made(Protocol):
 
 @lru_cache(maxsize=1024)
 def as_built(system: Made) -> AsBuilt:
-    """The dies of a system. One whose draws need an area that is not known yet has no drawn defects
-    (``archsim.runs.plan`` fills areas in).
-    """
+    """The dies of a system; without drawn defects as long as the area that they need is not known."""
     import numpy as np
 
     sites, dies = system.sites, system.dies_as_built
@@ -211,9 +209,7 @@ def pairs_of(system: Made) -> set[tuple[int, int]] | None:
 
 
 def refuse_impossible(system: Made) -> None:
-    """Raise KeyProblem, below the system, for dies and links that there are none of, spares that leave nothing, and
-    for a machine that is given whole and is in parts.
-    """
+    """Raise KeyProblem for dies and links that there are none of, spares that leave nothing, and parts."""
     if not (system.dies_as_built or system.spares or system.links_as_built or system.drawn):
         return
     _refuse_unknown_dies(system)
@@ -250,9 +246,7 @@ def named_dies(sites: Sequence[int]) -> str:
 
 
 def cut_off(system: Made) -> str:
-    """A sentence on the dies that no route reaches, by dead dies and links that are given; '' if all are connected, or
-    if only the fabric knows.
-    """
+    """A sentence on dies that no route reaches by given dead dies and links; '' if none, or only the fabric knows."""
     pairs, built = pairs_of(system), system.built
     if pairs is None or (built is not None and built.sides is not None):
         return ""
@@ -266,9 +260,7 @@ def cut_off(system: Made) -> str:
 
 
 def in_parts(living: Sequence[int], pairs: Iterable[tuple[int, int]]) -> str:
-    """A sentence on the living dies outside the largest connected part of them; '' if there are none. Nodes that are
-    not among ``living`` pass messages on.
-    """
+    """A sentence on the ``living`` dies outside the largest part; '' for none. Other nodes pass messages on."""
     around: dict[int, list[int]] = {}
     for a, b in pairs:
         around.setdefault(a, []).append(b)

@@ -31,9 +31,7 @@ class CopyLaw(fields.Spec):
         return self
 
     def link(self, size_bytes: int) -> tuple[float, float]:
-        """(hop latency in ns, share of the bandwidth) with which a remote read of this size takes as long as a
-        measured copy.
-        """
+        """(hop latency in ns, bandwidth share) with which a read of this size takes as long as a measured copy."""
         from archsim.laws.transfers import law_of, link_of_copy
 
         return link_of_copy(law_of(self), self.bandwidth_bytes_per_s, size_bytes)

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from archsim.base.errors import SpecError
 from archsim.base.fields import KeyProblem, Spec
-from archsim.base.quantities import BANDWIDTH, CLOCK, TIME, Dimension, count, format_quantity, number, quantity
+from archsim.base.quantities import BANDWIDTH, CLOCK, TIME, count, format_quantity, number, quantity
 from archsim.laws.calibration_files import calibration_named
 
 Clock = Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")]
@@ -107,11 +107,6 @@ _PATH = MappingProxyType(
 )
 
 
-def _digits(value: float, dimension: Dimension) -> str:
-    """Four significant digits; no fit of transfers is more accurate."""
-    return format_quantity(float(f"{value:.4g}"), dimension)
-
-
 class HostSpec(Spec):
     """The same decision on a host CPU, once per MoE layer: read back, decide, send, launch.
 
@@ -164,7 +159,9 @@ class HostSpec(Spec):
             )
         rest = {key: value for key, value in given.items() if key != "calibration"}
         fitted = {
-            key: _digits(getattr(path, field), dimension) for key, (field, dimension) in _PATH.items() if key in wanted
+            key: format_quantity(float(f"{getattr(path, field):.4g}"), dimension)
+            for key, (field, dimension) in _PATH.items()
+            if key in wanted
         }
         own = [key for key in _PATH if key not in wanted]
         return {"source": path.source + (f"; given: {', '.join(own)}" if own else "")} | rest | fitted

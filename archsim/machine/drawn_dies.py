@@ -67,7 +67,6 @@ class DrawnSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
-        """Without the keys that say nothing."""
         absent = {key for key, value in (("cluster_side", 1), ("bond_failure", 0.0), ("bonds", None))
                   if getattr(self, key) == value}  # fmt: skip
         return {key: value for key, value in written(self).items() if key not in absent}

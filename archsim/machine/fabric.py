@@ -214,7 +214,6 @@ class FabricSpec(Spec):
 
     @property
     def dies(self) -> int:
-        """The product of all counts."""
         return prod(level.size for level in self.levels)
 
     @property
@@ -330,9 +329,7 @@ class TopologySpec(Spec):
         )
 
     def refuse_unconnected(self, dies: int) -> None:
-        """Raise KeyProblem, below the system, for an edge that is impossible or listed twice, and for unreachable
-        dies.
-        """
+        """Raise KeyProblem for an edge that is impossible or listed twice, and for unreachable dies."""
         seen: dict[tuple[int, ...], int] = {}
         for index, edge in enumerate(self.edges):
             for end, die in enumerate(edge.dies):

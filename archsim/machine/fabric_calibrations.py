@@ -120,10 +120,7 @@ class FabricCalibration(NamedTuple):
 
 
 def fabric_calibration(name: str | Path) -> FabricCalibration:
-    """A calibration by the name of a shipped one, or by the path of a YAML file.
-
-    Raises SpecError for a name that is not known, and for a file that is not as expected.
-    """
+    """A calibration by shipped name or by path of a YAML file. Raises SpecError."""
     path = fabric_file(name)
     try:
         return _read(path, path.stat().st_mtime_ns)

@@ -57,7 +57,6 @@ class MadeSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
-        """Without the keys that say nothing."""
         return {key: value for key, value in written(self).items() if value is not None}
 
 

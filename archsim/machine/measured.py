@@ -18,9 +18,7 @@ from archsim.laws.tables import HBM, CalibrationSpec
 
 
 class FromCalibration(NamedTuple):
-    """What a calibration gives to ``hbm`` or ``d2d``: the keys, and a note on their source; without keys, ``why``
-    not.
-    """
+    """Keys that a calibration gives to ``hbm`` or ``d2d``, and their source; without keys, ``why`` not."""
 
     values: dict[str, Any]
     note: str
@@ -67,10 +65,7 @@ def link_measured(calibration: CalibrationSpec) -> FromCalibration:
 
 
 def with_measured(given: Any, measured: Callable[[CalibrationSpec], FromCalibration]) -> Any:
-    """A mapping of ``hbm`` or ``d2d`` whose ``calibration`` is replaced by the values that it gives.
-
-    ``measured``: ``hbm_measured`` or ``link_measured``. Raises KeyProblem at ``calibration``.
-    """
+    """A mapping with the values of its ``calibration`` by ``measured`` (for ``hbm`` or ``d2d``). Raises KeyProblem."""
     name = given.get("calibration") if isinstance(given, dict) else None
     if not isinstance(name, str):
         return given

@@ -82,7 +82,6 @@ class HbmSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
-        """Without the keys that say nothing."""
         absent = {key for key in ("kind", "usd_per_gb", "pj_per_bit") if getattr(self, key) is None}
         return {key: value for key, value in written(self).items() if key not in absent}
 
@@ -124,7 +123,6 @@ class D2DSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
-        """Without the keys that say nothing."""
         absent = {"measured_factor"} if self.measured_factor == 1 else set()
         return {key: value for key, value in written(self).items() if key not in absent}
 
@@ -221,7 +219,6 @@ class ComputeSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
-        """Without the keys that say nothing."""
         absent = {"lanes"} if self.lanes is None else set()
         absent |= {"clock", "clock_hz"} if self.clock_hz is None else set()
         absent |= {"kernel_latency", "kernel_latency_ns"} if self.kernel_latency_ns is None else set()
@@ -431,7 +428,6 @@ class SystemSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
-        """Without the keys of the other ways to describe a fabric."""
         optional = ("mesh", "fabric", "endpoint", "power", "cooling", "made", *AS_BUILT)
         absent = {key for key in optional if getattr(self, key) is None} | ({"topology"} if self.fabric else set())
         absent |= set() if self.memory else {"memory"}
@@ -508,9 +504,7 @@ class SystemSpec(Spec):
 
     @property
     def transfer_law(self) -> str | None:
-        """The calibration that the innermost fabric level's ``law`` names, whose kernels move hidden vectors; or
-        None.
-        """
+        """The calibration of the innermost fabric level's ``law``, whose kernels move hidden vectors; or None."""
         law = self.fabric.levels[0].law if self.fabric is not None else None
         return law.rpartition("/")[0] if law else None
 
@@ -525,9 +519,7 @@ class SystemSpec(Spec):
 
     @property
     def shape(self) -> str:
-        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × package.module:function``, ``24 dies of 5 ×
-        5 mesh``.
-        """
+        """In words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × module:function``, ``24 dies of 5 × 5 mesh``."""
         if self.built is None or len(self.built.living) == self.sites:
             return self.shape_as_made
         if self.built.sides is not None:

@@ -68,7 +68,6 @@ class LayerSet(Spec):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The layers, in order."""
         return tuple(range(self.first, self.last + 1, self.every)) if self.listed is None else self.listed
 
     @model_serializer
@@ -124,7 +123,6 @@ class AttentionKind(Spec):
         raise NotImplementedError
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
-        """The part of it that is kept for good: 0 of a window."""
         return self.kv_bytes_per_token(value_bytes)
 
     @property
@@ -210,9 +208,7 @@ Attention = Annotated[
 
 @lru_cache(maxsize=64)
 def count_of_layers(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[tuple[AttentionKind, int], ...]:
-    """Every attention of a model and how many of it there are; see
-    ``archsim.model.spec.ModelSpec.attention_layers``.
-    """
+    """Every attention of a model and how many of it there are."""
     found = Counter(kind for kind in by_layer(kinds, layers) if kind is not None)
     return tuple((kind, kind.per_layer * number) for kind, number in found.items())
 

@@ -33,9 +33,7 @@ def is_hub_id(name: object) -> bool:
 
 
 def checkpoint_of(name: str) -> Checkpoint:
-    """``org/Name-PRECISION``, with or without an organisation and a precision. Raises ValueError for a kind of weights
-    that is not modelled.
-    """
+    """``org/Name-PRECISION``, both optional. Raises ValueError for a kind of weights that is not modelled."""
     own = name.rpartition("/")[2]
     if other := _OTHERS.fullmatch(own):
         raise ValueError(f"weights in {other[1]} are not modelled (modelled: {', '.join(dict.fromkeys(PRECISIONS))})")

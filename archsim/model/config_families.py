@@ -42,9 +42,7 @@ def _deepseek(c: ConfigKeys) -> Fields:
 
 
 def _shared_indexers(c: ConfigKeys, layers: int) -> list[int]:
-    """Layers that take the tokens of an earlier indexer (GLM-5.2): listed by layer, or all but every so many after an
-    offset. Raises SpecError where a file says both and they differ.
-    """
+    """Layers that take an earlier indexer's tokens (GLM-5.2), listed or periodic. SpecError where both differ."""
     c.any("index_share_for_mtp_iteration")  # of layers of multi-token prediction
     listed = layer_kinds(c, layers, "full", "shared", key="indexer_types")
     shared = at_kind(listed, "shared")
@@ -143,9 +141,7 @@ def _qwen(c: ConfigKeys) -> Fields:
 
 
 def _qwen_next(c: ConfigKeys) -> Fields:
-    """Qwen3-Next and Qwen3.5: gated delta nets, and every few layers attention with an output gate; with experts or
-    dense.
-    """
+    """Qwen3-Next and Qwen3.5: gated delta nets, every few layers gated attention; with experts or dense."""
     fields = common_fields(c)
     layers = fields["layers"]
     kinds = layer_kinds(c, layers, "full_attention", "linear_attention")

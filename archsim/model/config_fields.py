@@ -26,10 +26,7 @@ _WHICH = (
 
 
 def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
-    """Layers, hidden size and embeddings. ``layers``: where another key than num_hidden_layers says it.
-
-    Every configuration class that ships beside weights says that embeddings are not tied unless the file does.
-    """
+    """Layers, hidden size, embeddings (not tied unless the file says so). ``layers``: in place of num_hidden_layers."""
     tied = c.flag("tie_word_embeddings", "tie_embedding")
     if c.outer.get("tie_word_embeddings") is not None:
         tied = ConfigKeys(c.path, c.outer).flag("tie_word_embeddings")

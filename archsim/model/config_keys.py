@@ -53,9 +53,7 @@ _MOST_FACTOR = 10_000
 
 
 class ClassDefaults(NamedTuple):
-    """values: what a configuration class gives to keys that a file leaves out. never_null: those of them that it
-    refuses to be null. A key that the class does not have, or has without a value, is not there.
-    """
+    """``values``: defaults of a configuration class; ``never_null``: those of them that it refuses to be null."""
 
     values: Mapping[str, Any]
     never_null: frozenset[str]
@@ -86,9 +84,7 @@ class ConfigKeys:
     def __init__(
         self, path: Path, keys: Mapping[str, Any], outer: Mapping[str, Any] | None = None, place: str = ""
     ) -> None:
-        """``outer``: of the file around a language model's own keys, which may say whether embeddings are tied.
-        ``place``: of a mapping inside, before the names of its keys.
-        """
+        """``outer``: the file around a language model's keys (tied embeddings); ``place``: before the names of keys."""
         self.path, self.keys, self.outer, self._place = path, keys, outer or {}, place
         self._read: set[str] = set()
         self._class = class_defaults().get(squeeze_name(self.model_type))
@@ -97,9 +93,7 @@ class ConfigKeys:
 
     @property
     def model_type(self) -> str:
-        """The type of the language model, or that of the file around it. Without a type, it follows from the name of
-        the architecture. Empty if there is neither.
-        """
+        """The type of the language model, else of the file around it, else by its architecture; or ''."""
         if kind := self.keys.get("model_type") or self.outer.get("model_type"):
             return str(kind)
         named = self.keys.get("architectures") or self.outer.get("architectures") or [""]
@@ -124,9 +118,7 @@ class ConfigKeys:
         return next((name for name in names if self.keys.get(name) is not None), None)
 
     def any(self, *names: str) -> Any:
-        """The first of the keys that has a value, else what the class has for a key that the file leaves out, else
-        None; all count as read. A key with null is not left out: it says that there is none.
-        """
+        """The first key with a value, else the class's for keys left out, else None (null, too); all count as read."""
         self._read.update(names)
         if name := self.said(*names):
             for other in _SAME.get(name, ()):
@@ -223,9 +215,7 @@ class ConfigKeys:
         return value or []
 
     def by_layer(self, name: str, layers: int) -> list[Any]:
-        """A list with an entry for each layer, and for layers of multi-token prediction after them, which are left out;
-        empty without it. Raises SpecError for another length.
-        """
+        """A list by layer, without multi-token prediction; empty without it. Raises SpecError for other lengths."""
         found = self.list_of(name)
         most = layers + max(_MOST_MTP, self.whole("num_nextn_predict_layers", least=0) or 0)
         if found and not layers <= len(found) <= most:

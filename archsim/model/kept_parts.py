@@ -21,9 +21,7 @@ _EXCLUDED = ("modules_to_not_convert", "exclude_modules", "ignore")
 
 
 def kept_parts(keys: ConfigKeys, model: ModelSpec) -> tuple[tuple[KeptParts, ...], list[str]]:
-    """Of the checkpoint of ``keys``: the parts in BF16, and, in words, parts that some of their layers alone have so.
-    Raises SpecError for lists that are none.
-    """
+    """Of the checkpoint of ``keys``: parts in BF16, and in words those of some layers alone. Raises SpecError."""
     method = _method(keys)
     weights, excluded = _weights(method), [_excluding(str(each)) for key in _EXCLUDED for each in method.list_of(key)]
     if weights == "bf16" or not excluded:
@@ -108,9 +106,7 @@ def _weights(method: ConfigKeys) -> str | None:
 
 
 def _excluding(written: str) -> re.Pattern[str]:
-    """Of full names of modules, from their begin: a regular expression after ``re:``, else a glob of some of the name's
-    words.
-    """
+    """Of full names from their begin: a regular expression after ``re:``, else a glob of some words."""
     if written.startswith("re:"):
         return re.compile(written[3:])
     words = fnmatch.translate(written.removeprefix("language_model."))[:-2]  # without the end of text

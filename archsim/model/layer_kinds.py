@@ -41,9 +41,7 @@ def after_dense(c: ConfigKeys, layers: int) -> list[int]:
 
 
 def every_full(c: ConfigKeys, layers: int, every: int | None) -> list[int] | None:
-    """Layers that see all tokens, the others having a window: by layer, or one of ``every``. None where the file says
-    neither. Raises SpecError for a pattern that is no number.
-    """
+    """Layers that see all tokens: by layer, or one of ``every``; None: the file says neither. Raises SpecError."""
     names = "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"
     given = c.any(*names)
     if found := layer_kinds(c, layers, "full_attention", "sliding_attention"):

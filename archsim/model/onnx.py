@@ -37,9 +37,7 @@ class Imported:
 
 
 def import_model(path: Path, name: str | None = None, given: dict | None = None) -> Imported:
-    """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError that lists the missing
-    ones.
-    """
+    """Read a graph. given: fields of the ModelSpec that the caller knows. SpecError lists the missing ones."""
     graph, given = OnnxGraph(path), {field: value for field, value in (given or {}).items() if value is not None}
     if shares := sorted({node.op_type for node in graph.nodes if OF_ONE_RANK.fullmatch(node.op_type)}):
         raise SpecError(f"{path}: {', '.join(shares)}: a graph of one rank of several; expected the graph of the model")

@@ -79,9 +79,7 @@ class OnnxGraph:
         return None
 
     def weight(self, tensor: str) -> tuple[str, tuple[int, ...], int] | None:
-        """(name, shape as used, bits) of the weights behind a tensor, or None if it does not come from
-        weights alone.
-        """
+        """(name, shape as used, bits) of the weights behind a tensor; None if it does not come from weights alone."""
         if tensor in self.weights:
             found = self.weights[tensor]
             return tensor, tuple(found.dims), bits_of(found.data_type)
@@ -116,7 +114,6 @@ class OnnxGraph:
 
     @cached_property
     def product_of(self) -> dict[str, GraphProduct]:
-        """Output → the product that computes it."""
         return {product.output: product for product in self.products}
 
     @cached_property

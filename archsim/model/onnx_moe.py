@@ -214,9 +214,7 @@ def _top_k(graph: OnnxGraph, top) -> int | None:
 
 
 def _width(products: list[GraphProduct], hidden: int, groups: int) -> tuple[int, bool] | None:
-    """(f, whether there is a gate), if each of `groups` has gate and up (hidden → f twice, or hidden → 2f), or up alone
-    (hidden → f), and down (f → hidden).
-    """
+    """(f, whether gated), if each of `groups` has gate and up (hidden → f twice or 2f) or up, and down (f → hidden)."""
     count = Counter((product.k, product.n) for product in products)
     for ffn in {product.k for product in products if product.n == hidden}:
         for before, wide in ((2, ffn), (1, 2 * ffn), (1, ffn)):

@@ -1,6 +1,4 @@
-"""The MoE model: the shape of its expert layers, and that of attention, dense layers and embeddings,
-which take memory.
-"""
+"""The MoE model: the shape of its expert layers, and of attention, dense layers and embeddings."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -166,9 +164,7 @@ class ModelSpec(fields.Spec):
 
     @property
     def attention_layers(self) -> tuple[tuple[AttentionKind, int], ...]:
-        """Every attention of the model and how many of it there are, in order of its first layer. Raises SpecError
-        without attention geometry, as all below.
-        """
+        """Every attention and how many there are, by first layer. Raises SpecError without geometry, as all below."""
         return count_of_layers(self._attention, self.layers)
 
     @property
@@ -186,9 +182,7 @@ class ModelSpec(fields.Spec):
 
     @property
     def unmodelled_experts(self) -> tuple[str, ...]:
-        """Keys of its expert layers that laws of fused layers know, and no execution of the engine: it runs experts of
-        three matrices of hidden × expert_ffn.
-        """
+        """Keys of expert layers that laws of fused layers know and the engine (three matrices) does not run."""
         odd = {"zero_experts": self.zero_experts, "expert_hidden": self.expert_hidden, "gated": not self.gated}
         return tuple(key for key, value in odd.items() if value)
 
@@ -203,7 +197,6 @@ class ModelSpec(fields.Spec):
         return sums.sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
-        """The part of it that is kept for good, without layers with a window."""
         return sums.sum(layers * kind.kept_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
@@ -217,23 +210,18 @@ class ModelSpec(fields.Spec):
 
     @property
     def attention_weights(self) -> int:
-        """Weights of attention in all layers."""
         return sums.sum(layers * kind.weights(self.hidden) for kind, layers in self.attention_layers)
 
     @property
     def dense_weights(self) -> int:
-        """Weights of dense FFNs (``slices`` matrices), of the products to and from ``expert_hidden``, and of routers
-        and hyper-connections.
-        """
+        """Weights of dense FFNs (``slices`` matrices), products of ``expert_hidden``, routers, hyper-connections."""
         self._refuse_missing()
         ffn = self.dense_layers * self.slices * self.hidden * (self.dense_ffn or 0)
         return ffn + len(self.moe_layer_ids) * 2 * self.hidden * (self.expert_hidden or 0) + self.router_weights
 
     @property
     def router_weights(self) -> int:
-        """Weights of the routers (hidden × experts) and of hyper-connections (2 a layer and one at the end:
-        DeepSeek-V4, inference/model.py), which no checkpoint quantises.
-        """
+        """Weights of routers and hyper-connections (DeepSeek-V4, inference/model.py), which nobody quantises."""
         n = self.streams
         routers = len(self.moe_layer_ids) * self.hidden * (self.experts + self.zero_experts)
         return routers + ((self.layers * 2 * (2 + n) + 1) * n * n * self.hidden if n > 1 else 0)
@@ -249,7 +237,6 @@ class ModelSpec(fields.Spec):
 
     @property
     def embedding_weights(self) -> int:
-        """Weights of the embedding and of the output layer."""
         return self.input_weights + self.output_weights
 
     @property
@@ -266,12 +253,10 @@ class ModelSpec(fields.Spec):
 
     @property
     def shared_weights(self) -> int:
-        """Weights of the shared experts of all layers."""
         return len(self.moe_layer_ids) * self.shared_experts * self.slices * self.hidden * self.shared_ffn
 
     @property
     def routed_weights(self) -> int:
-        """Weights of the routed experts of all layers."""
         return len(self.moe_layer_ids) * self.experts * self.slices * self.slice_weights
 
     @property
@@ -282,9 +267,7 @@ class ModelSpec(fields.Spec):
 
     @property
     def active_weights(self) -> int:
-        """Parameters that a token uses: without the experts that it is not routed to and without the embedding (a tied
-        one counts as the output layer); among zero experts, routing is taken to be even.
-        """
+        """Parameters that a token uses: no other experts, no embedding unless tied; even routing of zero experts."""
         used = Fraction(self.top_k, self.experts + self.zero_experts)
         whole = self.all_weights - self.routed_weights - self.input_weights
         tied = self.hidden * (self.vocabulary or 0) if self.tied_embeddings else 0

@@ -276,7 +276,6 @@ def _collect(candidate, given, expert, die, tokens):
 
 
 def knows_speeds(step: StepView) -> bool:
-    """Whether the rule sees that dies and links differ."""
     return step.speeds is not None and step.speeds.shape[1] > 0
 
 
@@ -311,9 +310,7 @@ def _fetch_of(step, home, die, weight_bytes):
 
 @inner
 def _rank_candidates(step, expert, weight_bytes, loads, ranked):
-    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns
-    count.
-    """
+    """Holders at their die time, the home's neighbours with the fetch added; by (time, die). Returns the count."""
     n = 0
     home = step.home[unsigned(expert)]
     for die in range(unsigned(len(loads))):
@@ -518,9 +515,7 @@ def take_by_hash(step: StepView) -> Plan:
 
 
 def _instances(step: StepView) -> tuple[np.ndarray, ...]:
-    """Expert and die of every instance, int64[instance], in order of both; the first instance of each expert, and how
-    many it has, int64[expert].
-    """
+    """int64[instance]: expert and die, in order of both; per expert its first instance and number, int64[expert]."""
     expert, die = np.nonzero(step.holders)
     counts = np.bincount(expert, minlength=len(step.tokens))
     return expert, die, np.cumsum(counts) - counts, counts

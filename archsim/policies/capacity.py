@@ -37,10 +37,9 @@ def drop(scores: ArrayLike, top_k: int, capacity: int, keep: str = "score", seed
     """The executed pairs, bool[token, expert], if each expert keeps min(its tokens, ``capacity``) of those that chose
     it.
 
-    ``scores[token, expert]``: tokens choose their ``top_k`` best, all if there are fewer. ``keep``: "score" the
-    largest scores; "order" the first tokens; "reverse_order" the last; "random" any, drawn with ``seed``
-    (Capacity-Aware Inference, section 4, scoring functions). Equal scores: the lower expert is chosen, the lower
-    token kept.
+    ``scores[token, expert]``: tokens choose their ``top_k`` best, all if there are fewer. ``keep``: "score" the largest
+    scores; "order" the first tokens; "reverse_order" the last; "random" any, drawn with ``seed`` (Capacity-Aware
+    Inference, section 4, scoring functions). Equal scores: the lower expert is chosen, the lower token kept.
     """
     scores = _check_scores(scores, top_k, capacity)
     checked_name(keep, "keep", KEEPS)
@@ -119,10 +118,8 @@ def _place_in_expert(experts: np.ndarray, rank_by: np.ndarray) -> np.ndarray:
 
 
 def drop_experts(load: ArrayLike, count: int) -> np.ndarray:
-    """The ``count`` experts of least ``load[expert]``, as ascending int64 ids: they are not executed.
-
-    Expert Drop of Capacity-Aware Inference, section 5.2. Ties to the lowest id. ValueError: ``count`` above the
-    number of experts.
+    """int64, ascending: the ``count`` of least ``load[expert]``, ties low (Expert Drop, section 5.2). May raise
+    ValueError.
     """
     load = checked_load(load, ("expert",))
     if checked_count(count, "count", least=0) > len(load):

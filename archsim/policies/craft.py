@@ -206,8 +206,7 @@ def greedy_placement(
 
     ``load[expert]``. ``extra`` replicas go one by one to the expert with the largest load per instance; then the most
     loaded instance goes to the least loaded GPU that holds fewer than ``capacity[gpu]``. Ties to the lowest index. With
-    ``speed: float64[gpu]`` it goes to the GPU that is then through first.
-    ValueError: too little capacity.
+    ``speed: float64[gpu]`` it goes to the GPU that is then through first. ValueError: too little capacity.
     """
     load = checked_load(load, ("expert",))
     checked_count(gpus, "gpus")

@@ -77,7 +77,6 @@ def _moves_off(here: np.ndarray, surplus: int, room: int, threshold: int) -> lis
 
 
 def _paper(here: np.ndarray, surplus: int, room: int, threshold: int) -> list[tuple[int, int, int]]:
-    """The same under rule "paper": the largest sender's largest expert, as far as there is room."""
     source = int(here.sum(axis=1).argmax())
     expert = int(here[source].argmax())
     moved = min(int(here[source, expert]), room)

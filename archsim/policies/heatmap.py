@@ -18,9 +18,7 @@ class Predictor(Protocol):
     """Marks, for every expert, those expected to follow it."""
 
     def __call__(self, heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
-        """Rewrite rows of `out` from the heatmap.
-
-        heat: uint32[layer, expert, expert], heat[l, i, j] = times a token that chose j followed one that chose i.
+        """heat: uint32[layer, expert, expert], heat[l, i, j] = times a token that chose j followed one that chose i.
         changed: bool[layer, expert], rows of `heat` that differ from the previous call (all of them at the first).
         out: uint8[layer, expert, ceil(E/8)], little-endian bitset, rows as left by the previous call (zero at first).
         """
@@ -50,10 +48,7 @@ def seen_of(layer: int, pieces: Sequence[StepTokens], heat: np.ndarray) -> Seen:
 
 @dataclass(frozen=True)
 class TopFraction:
-    """The ⌈fraction·E⌉ last experts of a row in ascending order of count; the larger id wins ties, also of zeros.
-
-    The rule of the published simulator, where fraction is 0.2.
-    """
+    """The ⌈fraction·E⌉ largest counts of a row, ties and zeros to the larger id; the published simulator's is 0.2."""
 
     fraction: float = 0.2
 
@@ -65,7 +60,6 @@ class TopFraction:
         hot_rows(heat, changed, self.keep(heat.shape[2]), 0, True, out)
 
     def keep(self, experts: int) -> int:
-        """Experts that are marked in a row."""
         # The product is rounded first: 0.2 · 35 is 7.000000000000001 in binary and means 7.
         return math.ceil(round(self.fraction * experts, 9))
 
@@ -88,7 +82,6 @@ class TopPositive:
         hot_rows(heat, changed, self.n, 1, False, out)
 
     def keep(self, experts: int) -> int:
-        """Experts that are marked in a row, at most."""
         return self.n
 
 

@@ -64,10 +64,7 @@ class LinaTable(NamedTuple):
 
 
 def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
-    """The path tables of recorded tokens, ``top1[layer, token]`` (Lina's description: ``path_length`` 3 or 4).
-
-    ValueError: no token, or experts outside 0..``experts`` - 1.
-    """
+    """Paths of recorded ``top1[layer, token]`` (Lina: ``path_length`` 3, 4). ValueError: none, or unknown experts."""
     checked_count(path_length, "path_length")
     top1 = _check_top1(top1, checked_count(experts, "experts"))
     layers, tokens = top1.shape
@@ -92,10 +89,7 @@ def uniform_split(tokens: int, copies: int) -> np.ndarray:
 
 
 def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
-    """Number of devices in proportion to an expert's popularity, a fraction of all tokens: float64[expert] (Lina).
-
-    Raises ValueError for a popularity that is no number of at least 0, and for less than one device.
-    """
+    """Devices in proportion to an expert's share of tokens: float64[expert] (Lina). ValueError for bad input."""
     return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
 
 

@@ -33,9 +33,7 @@ class _Choices(NamedTuple):
 
 
 def lp(step: StepView) -> Plan:
-    """Minimise the load of the fullest resource over shares of experts; each expert then runs undivided on the best
-    of those dies, or divided.
-    """
+    """Minimise the load of the fullest resource over shares; each expert then runs on the best die, or divided."""
     active = np.flatnonzero(step.tokens)
     if not len(active):
         return NO_PLAN
@@ -53,9 +51,7 @@ def lp(step: StepView) -> Plan:
 
 
 def _cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
-    """The plan for which the engine charges less, commands included, the first of equals; with the effort of the
-    second and that of both estimates, which is spent either way. The second, where nobody knows what is charged.
-    """
+    """The cheaper plan by the engine's charges (first of equals; unknown: second), with both estimates' effort."""
     charged = step.charged
     if charged is None:
         return second
@@ -66,9 +62,7 @@ def _cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:
-    """Candidates: holders, neighbours of the home, and dies with cached copies of all slices; each reads from the
-    nearest holder.
-    """
+    """Candidates: holders, the home's neighbours, dies with copies of all slices; each reads from the nearest."""
     rates, dies = step.rates, len(step.hops)
     home, copied = step.home[active].astype(np.int64), step.copied_slices[active].astype(np.int64)
     held = step.holders[active]
@@ -125,9 +119,7 @@ def _beside(left, right):
 
 
 def _round(tokens: np.ndarray, choices: _Choices, share: np.ndarray) -> np.ndarray:
-    """Tokens of every choice, int64[choice]. Undivided experts first; then the others, the largest first, each as is
-    best at that point.
-    """
+    """Tokens of every choice, int64[choice]: undivided experts first; then the others, the largest first."""
     begin = np.searchsorted(choices.row, np.arange(len(tokens) + 1))
     load, given, divided = np.zeros(choices.resources), np.zeros(len(share), np.int64), []
     for row in range(len(tokens)):
@@ -160,9 +152,7 @@ def _divide(tokens: int, share: np.ndarray) -> np.ndarray:
 
 
 def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> None:
-    """Add the loads of an expert that runs on the dies of ``option``, ``part`` of its tokens on each. A holder reads
-    a slice once.
-    """
+    """Add the loads of an expert, ``part`` of its tokens on each die of ``option``; a holder reads a slice once."""
     np.add.at(load, choices.weights[option][:, OF_ITS_OWN], choices.weights_ns[option][:, OF_ITS_OWN])
     sources, read_ns = choices.weights[option, 1], choices.weights_ns[option, 1]
     for source in np.unique(sources):

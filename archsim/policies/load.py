@@ -7,9 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def checked_load(load: ArrayLike, shape: Sequence[str], name: str = "load") -> np.ndarray:
-    """``load`` as float64[shape]; ValueError if it is not finite, is negative, or has a different number of
-    dimensions.
-    """
+    """``load`` as float64[shape]; ValueError if not finite, negative, or of other dimensions."""
     array = np.asarray(load, dtype=np.float64)
     wanted = f"{name}[{', '.join(shape)}]"
     if array.ndim != len(shape):
@@ -49,10 +47,7 @@ def checked_name(value: str, name: str, known: Sequence[str]) -> str:
 
 
 def balancedness(load: ArrayLike) -> float | np.ndarray:
-    """Mean / max over the last axis of ``load[..., gpu]``, in (0, 1]; 1.0 where there is no load.
-
-    CRAFT, section 3.1 and Algorithm 1. A number for one load, else float64[...]. ValueError for negative loads.
-    """
+    """Mean / max of ``load[..., gpu]`` in (0, 1], 1.0 without load (CRAFT, 3.1). ValueError for negative loads."""
     mean, most = _mean_and_max(load)
     return _ratio(mean, most)
 

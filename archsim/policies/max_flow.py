@@ -78,7 +78,6 @@ def _share_out(net, order, level, least):
 
 @inner
 def _room(net, gpu, level):
-    """What a GPU can take until it works as long as all."""
     return level * net.speed[gpu] - net.used[gpu]
 
 
@@ -100,9 +99,7 @@ def _left_over(left, least):
 
 @inner
 def _search(net, level, least):
-    """Breadth first from all experts with load left: (the nearest GPU with room or UNREACHED, speed of the GPUs
-    reached).
-    """
+    """Breadth first from experts with load left: (the nearest GPU with room or UNREACHED, speed of those reached)."""
     tail = head = 0
     reached = 0.0
     net.came_by[:] = UNREACHED

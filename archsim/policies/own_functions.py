@@ -124,9 +124,7 @@ def own_routing(target: str, params: Mapping[str, Any]) -> Callable[[Pass], Exec
 
 
 def own_replication(target: str, params: Mapping[str, Any], slots: int) -> Callable[[LayerView], Replicas]:
-    """The replication ``package.module:function``; it returns bool[expert, die] or a `Replicas`. Raises ValueError if
-    it cannot be imported.
-    """
+    """The replication ``package.module:function``: bool[expert, die] or `Replicas`. Raises ValueError."""
     function = partial(import_function(target), **params)
 
     def replicate(layer: LayerView) -> Replicas:

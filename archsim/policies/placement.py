@@ -72,9 +72,7 @@ class Placement:
 
     @classmethod
     def of_holds(cls, holds: np.ndarray, home: np.ndarray, room: np.ndarray | None = None) -> Placement:
-        """Homes stay at ``home: int[layer, expert]`` where that die still holds the expert, else go to its lowest
-        holder.
-        """
+        """Homes stay at ``home: int[layer, expert]`` where that die still holds the expert, else the lowest holder."""
         stays = np.take_along_axis(holds, home[:, :, None].astype(np.int64), axis=2)[:, :, 0]
         return cls(np.where(stays, home, holds.argmax(axis=2)).astype(np.int32), holds, room)
 
@@ -96,7 +94,6 @@ class Placement:
 
     @cached_property
     def has_replicas(self) -> bool:
-        """Whether any expert has several holders."""
         return int(np.count_nonzero(self.holds)) > self.home.size
 
     @cached_property
@@ -116,10 +113,7 @@ class Placement:
         return self.layer_slots.sum(axis=0) + self.buffers
 
     def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Where each die reads each expert: int32[n], the holder with the fewest hops, ties to the lowest die.
-
-        ``expert``, ``die``: int[n]; ``hops``: int32[die, die].
-        """
+        """int32[n]: the holder of ``expert[n]`` nearest to ``die[n]``, ties low. ``hops``: int32[die, die]."""
         if not self.has_replicas:
             return self.home[layer, expert]
         return nearest_holders(self.holds[layer, expert], die, hops)
@@ -160,9 +154,7 @@ def file_of(name: str) -> Path:
 
 
 def from_file(model, dies: int, file: str) -> Placement:
-    """``file``: a folder or ``placement.json`` of ``archsim place``, or an engine's file, for as many ranks as
-    dies. Raises PlacementError for a file that the engine would refuse.
-    """
+    """``file``: of ``archsim place`` or an engine, for ``dies`` ranks. PlacementError: the engine would refuse it."""
     from archsim.traffic.placements import read_placement
 
     if not file:
@@ -187,10 +179,7 @@ def placement_of(found: PhysicalMap) -> Placement:
 
 
 def linear(experts: int, dies: int) -> np.ndarray:
-    """Contiguous: with q = experts // dies, die e // q for e < q * dies, the rest e mod dies (published simulator).
-
-    With fewer experts than dies (q = 0) expert e lives on die e.
-    """
+    """Die e // q (q = experts // dies) for e < q * dies, the rest e mod dies; of q = 0, e (published simulator)."""
     expert = np.arange(experts, dtype=np.int32)
     each = experts // dies
     return np.where(expert < each * dies, expert // max(each, 1), expert % dies).astype(np.int32)
@@ -202,9 +191,7 @@ def even_placement(experts: int, dies: int) -> np.ndarray:
 
 
 def pad_slots(experts: int, dies: int, layers: int) -> Placement:
-    """`even_placement`, with as many slots on every die as the fullest one has: a kernel that runs as many experts on
-    every GPU finds an empty slot where a die has one less.
-    """
+    """`even_placement` with as many slots on every die as on the fullest: kernels there find an empty slot."""
     of_homes = Placement.of_homes(even_placement(experts, dies), layers, dies)
     return replace(of_homes, room=np.full((layers, dies), -(-experts // dies), np.int64))
 

@@ -95,9 +95,7 @@ class PortedHeatmap:
         self._same = same
 
     def hot(self, layer: int) -> np.ndarray:
-        """uint8[expert, ceil(E/8)]: experts predicted to follow each expert by the pairs counted so far; none in
-        iteration 0.
-        """
+        """uint8[expert, ceil(E/8)]: experts predicted by the pairs counted so far; none in iteration 0."""
         one = slice(layer, layer + 1)
         if self._iteration and self._look is not None:
             if self._pieces:
@@ -176,9 +174,7 @@ def _take_in(pairs, same, request, experts, last, heat, bound, changed, per_word
 
 @outer
 def add_words(counts, now, per_word):
-    """Count the experts ``now``, a word of the row after the other; a full counter of the word halves the row first.
-    Returns how often.
-    """
+    """Count the experts ``now`` by words; a full counter halves its row first. Returns how often."""
     halved = np.int64(0)
     for first in range(len(now)):
         word = now[first] // per_word

@@ -46,9 +46,7 @@ class Reread:
         self._rate = np.zeros((layers * ids, dies))
 
     def admit(self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, copies: CopiesView) -> None:
-        """Clear cp_en bits of a step that is about to run. ``holds``: bool[expert, die], by placement. ``bits``:
-        uint8[die, id], changed; None: nothing is predicted.
-        """
+        """Clear cp_en bits (uint8[die, id] or None) of the next step. ``holds``: bool[expert, die], by placement."""
         away = ~holds[plan.expert, plan.die]
         expert, die = plan.expert[away], plan.die[away]
         self._count(layer, expert, die)
@@ -58,7 +56,7 @@ class Reread:
             expert, die = expert[wanted], die[wanted]
             first = layer * self._ids
             order = np.argsort(-self._rate[first + expert, die], kind="stable")
-            residence = self._residence(copies.room)
+            residence = np.minimum(HORIZON_STEPS, copies.room / np.maximum(self._written.sum(axis=0), 1e-9))
             oldest = copies.ring[:, -1]["newer"].copy()
             _admit(expert[order], die[order], first, self._rate, residence, copies, oldest, bits, admitted)
         self._written[layer] += (admitted - self._written[layer]) / _AVERAGED_STEPS
@@ -71,10 +69,6 @@ class Reread:
         self._iterations[layer] = self._iterations[layer] * kept + 1.0
         first = layer * self._ids
         self._rate[first : first + self._ids] = rates(ran, self._iterations[layer])
-
-    def _residence(self, room):
-        """Iterations for which a copy that is written now stays, float64[die]."""
-        return np.minimum(HORIZON_STEPS, room / np.maximum(self._written.sum(axis=0), 1e-9))
 
 
 def rates(ran: np.ndarray, iterations: float) -> np.ndarray:
@@ -96,10 +90,7 @@ def rates(ran: np.ndarray, iterations: float) -> np.ndarray:
 
 @kernel
 def _admit(expert, die, first, rate, residence, copies, oldest, bits, admitted):
-    """Clear the bits of pairs, in falling order of rate, that are not worth their write; count ``admitted`` slices.
-
-    ``oldest: int64[die]`` and ``copies.free`` follow what has been admitted.
-    """
+    """Clear bits of pairs, by falling rate, not worth their write; ``admitted``, ``oldest`` and room follow."""
     head = copies.ring.shape[1] - 1
     for at in range(len(expert)):
         here, own = die[at], rate[first + expert[at], die[at]]

@@ -73,16 +73,12 @@ class Policy(NamedTuple):
 
 
 def built_in(rule: str) -> Callable[..., Any]:
-    """The function of a row of the tables above."""
     module, _, name = rule.partition(":")
     return getattr(import_module(f"archsim.policies.{module}"), name)
 
 
 def build_policy(spec, model=None) -> Policy:
-    """The functions of a ``PolicySpec``. ``model``: whose experts are placed; only a placement from a file needs it.
-
-    Raises ValueError if a user's function cannot be imported. A user's function that fails later raises ArchsimError.
-    """
+    """The functions of a ``PolicySpec`` for ``model``. ValueError: import fails; ArchsimError: a user's rule, later."""
     place = _placement(spec.placement, model)
     replication = None if spec.replication.name == "none" else _replication(spec.replication)
     return Policy(

@@ -72,11 +72,7 @@ def put(key: str, trace: Trace) -> Trace:
 
 
 def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) -> Trace | None:
-    """Store a trace whose experts come in blocks int16[token, layer, k]; None if the folder is not writable.
-
-    Of trace.experts only the shape is used. The entry appears atomically (by renaming), so concurrent processes see
-    all of it or nothing.
-    """
+    """Store a trace of blocks int16[token, layer, k], atomically; None: the folder is not writable."""
     try:
         folder().mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=folder(), prefix="draft-"))

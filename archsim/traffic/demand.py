@@ -55,10 +55,9 @@ class Demand:
 
 
 class BatchSum:
-    """Sums the routing of one batch as it passes: the first ``batch`` requests (see `draw_requests`) of a source, over
-    iterations 0 to `decode_steps`, at most. ``watchers`` see it, too.
+    """Sums the routing of a batch (the first ``batch`` requests) as it passes; ``watchers`` see it, too.
 
-    folder: where the steps of columns go that would fill the memory (`Stacked`); None: they stay there.
+    folder: where steps go that would fill the memory (`Stacked`); None: they stay there.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class BatchSum:
             self._prefill_rows += np.bincount(piece.request, minlength=self.batch)
 
     def _end(self, layer_threads: host.LayerThreads) -> None:
-        """An iteration is complete."""
         tokens, order = self._now
         self._tokens.append(tokens)
         self._order.append(order)
@@ -102,7 +100,6 @@ class BatchSum:
         self._begin()
 
     def finish(self, layer_threads: host.LayerThreads) -> None:
-        """No more rows follow."""
         if self._has_rows:
             self._end(layer_threads)
 
@@ -115,24 +112,8 @@ class BatchSum:
         )  # fmt: skip
 
 
-def build_demand(
-    source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None
-) -> Demand:
-    """Sum the routing of `batch` requests (see `draw_requests`) over iterations 0 to `decode_steps`, at most.
-
-    The number of steps is one more than the last iteration that any request reaches. threads: layers are spread over
-    them (default: all available cores). Pure: the result depends only on the arguments, and not on threads.
-    """
-    one = BatchSum(source, batch, decode_steps, seed)
-    sum_together([one], threads)
-    return one.demand()
-
-
 def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
-    """Pass the routing of the largest batch, once, to the sums of all: the others are its first requests.
-
-    Raises ValueError where they are not, or run for other numbers of decode steps.
-    """
+    """Pass the largest batch's routing once to the sums of all. ValueError unless the others are its first requests."""
     whole = max(sums, key=lambda each: each.batch)
     for each in sums:
         first = is_first_of(each.source, each.batch, whole.source, whole.batch, whole.seed)
@@ -150,11 +131,7 @@ def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
 
 @compiled.kernel
 def _count(experts, first, end, seen, tokens, order):
-    """Add experts int16[n, layer, k] of layers first … end − 1 to tokens int32[layer, expert]; append new ones to
-    order.
-
-    order: int16[layer, expert], of which seen: int64[layer] are filled.
-    """
+    """Add int16[n, layer, k] of layers first … end − 1 to ``tokens``; append new ones to order int16[layer, expert]."""
     rows, _, top_k = experts.shape
     for row in range(rows):
         for layer in range(first, end):
@@ -179,9 +156,7 @@ SETTLED_SHARE = 0.8  # of the experts active later; chance moves them by less th
 
 
 def active_by_step(source: TokenSource, requests: np.ndarray) -> np.ndarray:
-    """float64[step]: experts that the first ``OF_REQUESTS`` of the requests (int64[n]) activate in a layer in each of
-    the first ``LOOKED`` decode steps, as a mean over layers.
-    """
+    """float64[step]: experts that the first ``OF_REQUESTS`` activate in ``LOOKED`` decode steps, mean of layers."""
     found: dict[int, np.ndarray] = {}
     layers = np.arange(len(source.layer_ids))[None, :, None]
     for piece in source.steps(requests[:OF_REQUESTS], LOOKED):
@@ -192,9 +167,7 @@ def active_by_step(source: TokenSource, requests: np.ndarray) -> np.ndarray:
 
 
 def unsettled_steps(active: np.ndarray) -> int:
-    """The first decode steps whose experts are fewer than later, by ``active``: float64[step] of the first ``LOOKED``;
-    0 where they are as many, or where there are too few steps to tell.
-    """
+    """The first decode steps with fewer experts than later, by ``active`` (float64[step]); 0 for none, or few steps."""
     half = LOOKED // 2
     if len(active) < half + half // 2:
         return 0

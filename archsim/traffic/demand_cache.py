@@ -40,9 +40,7 @@ def folder() -> Path:
 
 
 def cached_demand(kind: type[Kind], name: str, build: Callable[[Path | None], Kind]) -> Kind:
-    """The demand that `build` makes: a dataclass of arrays, None and numbers. name: unique among demands of the same
-    code. build: gets a folder to which columns may be written, or None.
-    """
+    """The demand that `build(folder or None)` makes: a dataclass of arrays, None, numbers. name: unique."""
     found = _load(kind, _entry(name))
     return built_together([name], lambda folders: [build(folders[0])])[0] if found is None else found
 

@@ -62,7 +62,6 @@ _POPULARITY, _TASK, _TASTE, _KEEP, _KIND, _PATH = range(len(COMPONENTS))
 
 class GenerativeTraffic:
     """Routing generated from a `TrafficModel`; a `TokenSource`.
-
     requests: their number. mix: task → weight; None: the tasks of the model. lengths: int64[request, 2], prompt
     tokens and decode steps of every request; None: drawn from the quantiles of the model.
     """
@@ -97,9 +96,7 @@ class GenerativeTraffic:
         return digest.hexdigest()
 
     def identical(self, other: object) -> np.ndarray:
-        """bool[request]: those that are routed as those of the same number in other traffic. All but the last ones of
-        a task are, where the other traffic has more requests.
-        """
+        """bool[request]: routed as that number in other traffic: all but a task's last, where the other has more."""
         found = np.zeros(self.requests, bool)
         if isinstance(other, GenerativeTraffic) and self.label == other.label:
             both = min(self.requests, other.requests)
@@ -110,7 +107,6 @@ class GenerativeTraffic:
         return found
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
-        """See `archsim.traffic.trace.Trace.longest`."""
         prompt, decode = self.lengths[requests].T
         return int((prompt + np.minimum(decode, decode_steps)).max(initial=0))
 
@@ -128,9 +124,7 @@ class GenerativeTraffic:
         return _tables(self.model, self.tasks)
 
     def drawing(self, requests: np.ndarray) -> Callable[[int, np.ndarray, np.ndarray], np.ndarray]:
-        """Of a batch: (iteration, position int32[n], token int64[n] within its request) → int16[n, layer, k]. Tokens of
-        a request in order.
-        """
+        """(iteration, position int32[n], token int64[n] in its request, in order) → int16[n, layer, k]."""
         layers = len(self.layer_ids)
         history = np.zeros((2, len(requests), max(len(self.model.repeats), 1)), np.int32)
         group = np.arange(self.num_experts) * self.model.groups // self.num_experts
@@ -171,9 +165,7 @@ class GenerativeTraffic:
 def pieces_of(
     lengths: np.ndarray, decode_steps: int, layers: int, top_k: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(iteration, position int32[n], token int64[n] within its request) of every piece of a batch. lengths:
-    int64[request, 2], prompt tokens and decode steps.
-    """
+    """(iteration, position int32[n], token int64[n]) of every piece; lengths: int64[request, 2], prompt and decode."""
     prompt, decode = lengths.T
     size = rows_per_piece(layers, top_k)
     for iteration in range(min(decode_steps, int(decode.max(initial=0))) + 1):
@@ -466,9 +458,7 @@ def _component_of(pick, limits, script):
 
 @inner
 def _follow(count, picks, proposed, limits, script, paths, before):
-    """Fill in the experts proposed by what follows (``paths`` [expert, expert]) those of the token at
-    the layer before.
-    """
+    """Fill in the experts proposed by ``paths`` [expert, expert] from those of the token at the layer before."""
     for at in range(count):
         if _component_of(picks[at], limits, script) == np.uint64(_PATH):
             draw = remix(picks[at])

@@ -24,9 +24,7 @@ _BISECTIONS, _CORRECTIONS = 30, 6
 
 @lru_cache(maxsize=64)
 def fitted_skew(spec: SyntheticSpec, layer_ids: tuple[int, ...], experts: int, top_k: int) -> tuple[float, ...]:
-    """The standard deviation of log popularity of every layer, for traffic with ``spec.imbalance``. Raises TraceError
-    where no skew gives it.
-    """
+    """float64[layer]: deviation of log popularity for traffic with ``spec.imbalance``. Raises TraceError for none."""
     wanted = spec.imbalance
     assert wanted is not None
     ids = np.array(layer_ids, np.int32)
@@ -60,9 +58,7 @@ def fitted_skew(spec: SyntheticSpec, layer_ids: tuple[int, ...], experts: int, t
 
 
 def measure(loads: np.ndarray, kind: str, ranks: int, slots: int) -> np.ndarray:
-    """float64[layer] of loads [layer, expert]. eplb_gain: the largest load of a rank over that after EPLB, which places
-    ``slots`` instances of experts by these loads (one group, one node).
-    """
+    """float64[layer] of loads [layer, expert]. eplb_gain: the fullest rank over that after EPLB with ``slots``."""
     layers, experts = loads.shape
     if kind == "hottest_expert":
         return loads.max(axis=1) / loads.mean(axis=1)

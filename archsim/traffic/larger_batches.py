@@ -22,9 +22,7 @@ REDRAW, SHIFTED, FITTED = "redraw", "shifted", "fitted"
 
 @dataclass(frozen=True)
 class Shifted(Derived):
-    """A `TokenSource` of ``batch`` requests: number i is recorded request i modulo their number, of which copy c of C
-    begins c/C of its decode steps later. Its prompt is the recorded one.
-    """
+    """Of ``batch`` requests i is recorded i modulo their number; copy c of C begins c/C of its decode steps later."""
 
     source: Trace
     batch: int
@@ -42,7 +40,6 @@ class Shifted(Derived):
         return hashlib.sha256(f"{self.source.digest} shifted {self.batch}".encode()).hexdigest()
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
-        """See `Trace.longest`."""
         return self.source.longest(requests % self.recordings, decode_steps)
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
@@ -74,11 +71,9 @@ class FittedRequests(Derived):
         return self.source.digest
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
-        """See `Trace.longest`."""
         return self.source.longest(requests, decode_steps)
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
-        """See `TokenSource.steps`."""
         return self.source.steps(requests, decode_steps)
 
 

@@ -24,9 +24,7 @@ _SEEN_REQUESTS, _SEEN_STEPS, _SEEN_PROMPT_TOKENS = 64, 16, 32_768
 
 
 def spread_layers(available: int, layers: int) -> np.ndarray:
-    """Indices int64[layers] of `layers` out of `available`, evenly spread and including first and last; for 1, the
-    first.
-    """
+    """int64[layers]: indices of `layers` out of `available`, evenly spread with both ends; for 1, the first."""
     return np.round(np.linspace(0, available - 1, layers)).astype(np.int64)
 
 

@@ -5,11 +5,9 @@ from archsim.base.compiled import allocating
 
 @allocating
 def path_density(before, chosen, offsets, paths, out):
-    """Fill out float32[token · k]: the probability of every selection of a layer after a token's experts of the layer
-    before.
+    """Fill out float32[token · k]: the probability of a layer's selections by paths from the layer before.
 
-    before, chosen: int64[token, k]; paths: int64[expert, expert], pairs of both; the request's own pairs are taken out
-    while it is looked at.
+    before, chosen: int64[token, k]; paths: int64[expert, expert], without the request's own while it is looked at.
     """
     top_k = chosen.shape[1]
     of_expert = paths.sum(axis=1)

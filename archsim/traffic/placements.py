@@ -147,7 +147,6 @@ def read_sglang(path: Path, model: ModelSpec, ranks: int) -> PhysicalMap:
 
 
 def sglang_options(placed: PhysicalMap, path: Path) -> str:
-    """How SGLang is started with the file."""
     more = placed.slots - placed.num_experts
     return f"--ep-size {placed.ranks} --ep-num-redundant-experts {more} --init-expert-location {path}"
 
@@ -206,7 +205,6 @@ def _trtllm_yaml(path: Path) -> dict[Any, Any]:
 
 
 def trtllm_options(placed: PhysicalMap, path: Path) -> str:
-    """How TensorRT-LLM is started with the file."""
     return f"moe_expert_parallel_size: {placed.ranks}, moe_config: {{load_balancer: {path}}} in --extra_llm_api_options"
 
 

@@ -89,9 +89,7 @@ def _common_top(trace: Trace, count: float) -> float:
 
 
 def path_accuracy(trace: Trace, length: float) -> float:
-    """Part of a token's experts that a table of paths predicts, counted from one half of the requests, judged by the
-    other, as a mean over layers but the first. Paths and followers are of rank 0, as Lina's (`archsim.policies.lina`).
-    """
+    """Mean part of experts that rank-0 paths of one half of the requests predict in the other, from layer 1 on."""
     one, other = statistics.halves(trace)
     found = []
     for layer in range(1, len(trace.layer_ids)):
@@ -101,9 +99,7 @@ def path_accuracy(trace: Trace, length: float) -> float:
 
 
 def _followers(one: Trace, other: Trace, layer: int, length: int) -> np.ndarray:
-    """int64[token of other, k]: the experts that most often follow, in ``one``, the longest of a token's paths that it
-    has, then those of shorter ones; ties to the lowest.
-    """
+    """int64[token of other, k]: most frequent followers in ``one`` of the longest known path, then shorter."""
     size, top_k = one.num_experts, one.top_k
     after = one.experts[:, layer, 0].astype(np.int64)
     best = np.tile(np.arange(top_k), (len(other.experts), 1))

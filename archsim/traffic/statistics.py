@@ -67,8 +67,8 @@ def coverage_unseen(ranking: np.ndarray, counts: np.ndarray, top: float = TOP) -
     Both [layer, i, j]. What ranking and counting the same data adds to `coverage` is not in it.
     """
     ranks, flat = (table.reshape(len(table), -1) for table in (ranking, counts))
-    keep = max(1, round(top * flat.shape[1]))
-    largest = np.argsort(-ranks.astype(np.int64), axis=1, kind="stable")[:, :keep]
+    falling = np.argsort(-ranks.astype(np.result_type(ranks, np.int64)), axis=1, kind="stable")
+    largest = falling[:, : max(1, round(top * flat.shape[1]))]
     covered = np.take_along_axis(flat, largest, axis=1).sum(axis=1, dtype=np.float64)
     return _ratio(covered, flat.sum(axis=1, dtype=np.float64))
 
@@ -78,12 +78,8 @@ def conditional_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
 
     Pairs of a rare i then come before frequent pairs of a popular one, so it is never above `coverage`.
     """
-    flat = counts.reshape(len(counts), -1)
-    given = _ratio(counts.astype(np.float64), counts.sum(axis=2, keepdims=True, dtype=np.float64)).reshape(flat.shape)
-    keep = max(1, round(top * flat.shape[1]))
-    largest = np.argsort(-np.nan_to_num(given), axis=1, kind="stable")[:, :keep]
-    covered = np.take_along_axis(flat, largest, axis=1).sum(axis=1, dtype=np.float64)
-    return _ratio(covered, flat.sum(axis=1, dtype=np.float64))
+    given = _ratio(counts.astype(np.float64), counts.sum(axis=2, keepdims=True, dtype=np.float64))
+    return coverage_unseen(np.nan_to_num(given), counts, top)
 
 
 def cumulative_coverage(counts: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -101,9 +97,8 @@ def pair_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
 
 
 def mutual_information(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: bits that one expert of a pair tells of the other, from pairs [layer, i, j].
-
-    As counted: few pairs add about (E − 1)² / (2 · pairs · ln 2) bits (Miller, 1955), so compare tables of as many.
+    """float64[layer]: bits that one expert of a pair tells of the other, from pairs [layer, i, j]; biased (Miller,
+    1955): compare tables of as many.
     """
     share = counts / np.maximum(counts.sum(axis=(1, 2), keepdims=True), 1)
     alone = share.sum(axis=2, keepdims=True) * share.sum(axis=1, keepdims=True)
@@ -112,10 +107,7 @@ def mutual_information(counts: np.ndarray) -> np.ndarray:
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """float64[layer]: rank correlation over the experts of two tables [layer, expert]; ties share their mean rank.
-
-    NaN where one of the two is constant.
-    """
+    """float64[layer]: rank correlation of two tables [layer, expert]; ties share mean ranks; NaN: one is constant."""
     ranks = [_mean_ranks(table) for table in (one, other)]
     centred = [rank - rank.mean(axis=1, keepdims=True) for rank in ranks]
     power = np.sqrt((centred[0] ** 2).sum(axis=1) * (centred[1] ** 2).sum(axis=1))
@@ -134,9 +126,7 @@ def heatmap_agreement(trace: Trace) -> dict[str, np.ndarray]:
 
 
 def heatmap_ceiling(trace: Trace) -> dict[str, np.ndarray]:
-    """Like `heatmap_agreement`, but between the two halves of the requests. It is the most that a trace of this length
-    can show.
-    """
+    """Like `heatmap_agreement` between the halves of the requests: the most that such a trace can show."""
     return _agreement_of(*halves(trace))
 
 
@@ -153,9 +143,7 @@ def max_over_mean(counts: np.ndarray) -> np.ndarray:
 
 
 def gini(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: Gini coefficient of the loads; 0 where all experts have equal loads, 1 − 1/E where one
-    has everything.
-    """
+    """float64[layer]: Gini coefficient of the loads: 0 equal, 1 − 1/E where one has everything."""
     ordered = np.sort(counts, axis=1).astype(np.float64)
     experts = counts.shape[1]
     weight = 2 * np.arange(1, experts + 1) - experts - 1

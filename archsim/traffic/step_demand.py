@@ -26,9 +26,7 @@ class TokenRouting(NamedTuple):
 
 
 class StepDemand(NamedTuple):
-    """One MoE layer in one iteration. Token counts are token–expert selections, ``top_k`` per token; where a policy
-    does not execute every chosen pair, they count executed ones alone.
-    """
+    """One MoE layer in one iteration; counts are (executed) token–expert selections, ``top_k`` per token."""
 
     step: int  # iteration
     tokens: np.ndarray  # int32[expert], all of them

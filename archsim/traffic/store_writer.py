@@ -43,9 +43,7 @@ FILE_TOKENS = 8192
 
 @contextmanager
 def writing(out: Path, replace: bool) -> Iterator[None]:
-    """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it
-    may be replaced.
-    """
+    """Lock a folder that is, or will become, a store. TraceError if one exists that may not be replaced."""
     if trace_store.is_store(out) and not replace:
         raise TraceError(f"{out}: is already a trace store. Give another folder, or --replace")
     if out.exists() and not trace_store.is_store(out) and not _is_unfinished(out):
@@ -169,9 +167,7 @@ def _is_unfinished(out: Path) -> bool:
 def slice_entries(
     store: trace_store.TraceStore, first: int, last: int | None, subjects: Sequence[str]
 ) -> list[trace_store.Entry]:
-    """Requests first … last − 1 of the store (counted in its order), of some subjects if any are named. Raises
-    TraceError.
-    """
+    """Requests first … last − 1 of the store in its order, of some subjects if named. Raises TraceError."""
     known = {entry.subject for entry in store.entries}
     for subject in subjects:
         if subject not in known:
@@ -180,9 +176,7 @@ def slice_entries(
 
 
 def sample_entries(store: trace_store.TraceStore, requests: int, seed: int) -> list[trace_store.Entry]:
-    """The given number of requests, drawn without replacement by ``numpy.random.default_rng(seed)``. Raises
-    TraceError.
-    """
+    """So many requests, without replacement, by ``numpy.random.default_rng(seed)``. Raises TraceError."""
     if requests > len(store.entries):
         raise TraceError(f"{store.path}: holds {len(store.entries)} requests; {requests} cannot be sampled from it")
     chosen = np.random.default_rng(seed).choice(len(store.entries), requests, replace=False)

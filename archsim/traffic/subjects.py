@@ -126,7 +126,6 @@ class SubjectTraffic:
         return found
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
-        """See `archsim.traffic.trace.Trace.longest`."""
         prompt, decode = self.lengths[requests].T
         return int((prompt + np.minimum(decode, decode_steps)).max(initial=0))
 

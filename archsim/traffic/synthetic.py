@@ -157,9 +157,7 @@ def skew_of_layers(skews: tuple[float, ...], layer_ids: np.ndarray) -> np.ndarra
 
 
 def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float | np.ndarray) -> np.ndarray:
-    """float64[layer, expert], rows sum to 1: log-normal weights, the logarithm has standard deviation `skew`, a number
-    or float64[layer, 1].
-    """
+    """float64[layer, expert], rows sum to 1: log-normal of deviation `skew`, a number or float64[layer, 1]."""
     counter = np.arange(experts, dtype=np.uint64) + (layer_ids.astype(np.uint64)[:, None] << np.uint64(32))
     first = mix_bits(mix_bits(np.uint64(seed) + GOLDEN) ^ counter)
     radius, angle = (

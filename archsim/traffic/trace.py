@@ -35,7 +35,7 @@ class StepTokens:
 
 
 class TokenSource(Protocol):
-    """What `build_demand` needs of routing data.
+    """What `BatchSum` needs of routing data.
 
     requests: number of distinct requests. layer_ids: int32[layer], the model's number of every column.
     num_experts, top_k: shape of the model. digest: names the content. label: for the `trace` column of results.
@@ -199,9 +199,7 @@ def draw_requests(available: int, batch: int, seed: int) -> np.ndarray:
 
 
 def is_first_of(source: TokenSource, batch: int, whole: TokenSource, of: int, seed: int) -> bool:
-    """Whether a batch consists of the first requests of the batch ``of`` of another source, and they
-    have the same routing.
-    """
+    """Whether a batch is the first requests of the batch ``of`` of another source, routed equally."""
     first = draw_requests(whole.requests, of, seed)[:batch]
     same = np.array_equal(draw_requests(source.requests, batch, seed), first)
     return same and bool(identical_requests(source, whole)[first].all())

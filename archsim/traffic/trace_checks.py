@@ -139,9 +139,8 @@ def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> 
 
 
 def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) -> None:
-    """Raise TraceError at the first id outside 0 … num_experts − 1 of experts[token, layer, k].
-
-    row_place(row, column) -> str names request, iteration and layer of a row and column.
+    """Raise TraceError at an id outside 0 … num_experts − 1 of experts[token, layer, k], placed by row_place(row,
+    column).
     """
     if experts.size and (experts.min() < 0 or experts.max() >= num_experts):
         row, column, rank = np.argwhere((experts < 0) | (experts >= num_experts))[0]
@@ -152,9 +151,7 @@ def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) 
 
 
 def checked_scores(where: str, name: str, scores: np.ndarray, experts: np.ndarray) -> np.ndarray:
-    """The gate's scores of ``experts[token, layer, k]`` as float32. Raises TraceError unless there is one number >= 0
-    for each.
-    """
+    """float32 scores of ``experts[token, layer, k]``. Raises TraceError unless each has a number >= 0."""
     if scores.dtype.kind not in "iuf" or scores.shape != experts.shape:
         raise TraceError(
             f"{where}: {name}: {scores.dtype} of shape {list(scores.shape)}; expected a number for every expert, "
@@ -184,9 +181,7 @@ REPEATED = 8  # rows; of 39,000 public tokens in 24 layers of one expert each, f
 
 
 def check_recorded(where: str, experts: np.ndarray, row_place) -> None:
-    """Raise TraceError for experts[token, layer, k] that no router chooses: in every layer the same ones in REPEATED
-    successive tokens, as a recorder under CUDA graphs wrote what was in its buffer, or the same ones in all layers.
-    """
+    """Raise TraceError for what no router chooses: equal experts in REPEATED tokens, or in all layers."""
     tokens, layers, k = experts.shape
     if layers < 2 or tokens < REPEATED:
         return

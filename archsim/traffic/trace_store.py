@@ -248,9 +248,7 @@ def rows_of(file: Path, shape: Shape, *only: str) -> dict[str, np.ndarray]:
 def row_columns(
     experts: np.ndarray, iteration: np.ndarray, num_experts: int, scores: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """What a file of rows holds: experts, and scores if there are any, by layer, experts in one byte where ids allow;
-    iterations as differences.
-    """
+    """Columns of a file of rows: experts (a byte if ids allow) and any scores by layer; iterations as differences."""
     narrow = np.uint8 if num_experts <= 256 else np.int16
     columns = {
         "experts": np.ascontiguousarray(experts.transpose(1, 0, 2), narrow),

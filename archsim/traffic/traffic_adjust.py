@@ -137,16 +137,12 @@ def _follow_shares(pairs: np.ndarray, top_k: int) -> np.ndarray:
 
 
 def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: int) -> Trace:
-    """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of
-    given requests.
-    """
+    """Generated routing with the lengths int64[request, 2] and tasks int64[request] of given requests."""
     return collect(GenerativeTraffic(model, len(task), seed, lengths=lengths, request_task=task))
 
 
 def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0) -> TrafficModel:
-    """Move the parameters until generated traffic measures like the trace, whose loads have the shares [phase, layer,
-    expert].
-    """
+    """Move the parameters until generated traffic measures like the trace of loads ``shares``."""
     agreed = _decide(phase_agreement(trace))
     copies = COPIES[agreed is not None]
     requests, starts = trace.requests, model.phase_starts
@@ -189,9 +185,7 @@ def _spread(shares: np.ndarray, power: np.ndarray) -> np.ndarray:
 
 
 def _concentrate(shares: np.ndarray, power: np.ndarray, top_k: int) -> np.ndarray:
-    """Shares [phase, layer, expert] whose odds, of a token to choose the expert, are to a power of each phase; of no
-    expert more than a token can choose, 1 / top_k.
-    """
+    """Shares whose odds are to a power of each phase; none above 1 / top_k."""
     changed = shares.copy()
     for phase in np.flatnonzero(power != 1):
         chance = np.clip(top_k * shares[phase], 1e-9, 1 - 1e-6)
@@ -275,8 +269,7 @@ def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
     """Shares [phase, layer, expert] with the spread of infinitely long traffic, as generation adds its own noise.
 
     Square roots of loads (where chance is the same for all experts) vary by what experts differ in, which two halves of
-    the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is
-    left.
+    the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is left.
     """
     one, other = (np.sqrt(_shares_of(statistics.loads(half))) for half in statistics.halves(trace))
     common = ((one - one.mean(axis=1, keepdims=True)) * (other - other.mean(axis=1, keepdims=True))).mean(axis=1)

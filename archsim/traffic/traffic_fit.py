@@ -182,10 +182,7 @@ def phase_shares(trace: Trace, starts: np.ndarray, least: int = 0) -> np.ndarray
 
 
 def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:
-    """float64[layer]: of items that `taste` draws from, for distant tokens to share as many as they do.
-
-    Two tokens both use their taste with probability w², and then meet with probability top_k / size.
-    """
+    """float64[layer]: items of `taste`: two distant tokens meet with probability w² · top_k / size."""
     counts = statistics.loads(trace)
     share = counts / counts.sum(axis=1, keepdims=True)
     base = np.minimum(trace.top_k * (share**2).sum(axis=1), 1)
@@ -194,10 +191,7 @@ def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:
 
 
 def first_acceptance(shares: np.ndarray, top_k: int) -> np.ndarray:
-    """Acceptance with which draws from shares [phase, layer, expert], without repeats, include experts about as often.
-
-    See `_draw_shares`; the simulation corrects it.
-    """
+    """Acceptance with which draws from shares [phase, layer, expert] have experts about as often (`_draw_shares`)."""
     ratio = _rates(shares * top_k, top_k) / np.maximum(shares, 1e-12)
     return 0.9 * ratio / ratio.max(axis=2, keepdims=True)
 
@@ -226,9 +220,7 @@ def _smooth(counts: np.ndarray, prior: np.ndarray, selections: float | np.ndarra
 
 
 def path_shares(trace: Trace) -> np.ndarray:
-    """float64[layer - 1, i, j]: shares of j after i; none where tokens have several experts, as one of them tells less
-    of the next than the kind of the token.
-    """
+    """float64[layer - 1, i, j]: shares of j after i; none for top_k > 1, where kinds tell more."""
     if trace.top_k > 1:
         return np.zeros((0, trace.num_experts, trace.num_experts))
     pairs = statistics.cross_layer(trace).astype(np.float64)
@@ -269,9 +261,7 @@ def _layer_densities(trace: Trace, layer: int, kind: np.ndarray, by_task: np.nda
 
 
 def _script_densities(trace: Trace, layer: int, starts: np.ndarray, otherwise: np.ndarray) -> dict[int, np.ndarray]:
-    """{phase of one decode step: float64[2, selection]}: the probability of every selection by the popularity of its
-    step among the other requests, and by the components.
-    """
+    """float64[2, selection] by decode step: probability by the step's popularity elsewhere, and by the components."""
     found = {}
     for phase in np.flatnonzero(np.diff(starts) == 1)[1:]:
         rows = np.flatnonzero(trace.iteration == starts[phase])

@@ -15,9 +15,7 @@ from archsim.traffic.traffic_heads import TrafficStatistics
 
 
 def write_head(head: TrafficStatistics, traffic: traffic_model.TrafficModel, source: Path, out: Path, of: str) -> None:
-    """Write a preset of statistics to ``out``, with loads and acceptance beside it where it has any; source: where its
-    loads lay.
-    """
+    """Write a preset of statistics, with loads and acceptance beside it if any; source: where its loads lay."""
     data = head.model_dump(exclude_defaults=True, exclude={"published"})
     data = {key: _plain(value) for key, value in data.items()} | {"name": out.stem, "model": of}
     if head.loads is not None:

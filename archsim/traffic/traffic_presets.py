@@ -255,9 +255,7 @@ def _shares(
 
 
 def spread_evenly(layer_ids: np.ndarray) -> np.ndarray:
-    """float64[layer], as normal numbers of mean 0 and deviation 1: quantiles, dealt to layers by the golden ratio, so
-    that few layers, too, have low and high ones.
-    """
+    """float64[layer] of mean 0 and deviation 1: normal quantiles dealt to layers by the golden ratio."""
     from scipy.special import ndtri
 
     return ndtri(np.clip((layer_ids * 0.6180339887498949 + 0.5) % 1.0, 0.01, 0.99))

@@ -106,9 +106,7 @@ def sample_of(parameters: Parameters, seed: int = 0) -> Trace:
 
 
 def residuals(logs: np.ndarray, seen: Sequence[PublishedStatistic]) -> np.ndarray:
-    """float64[statistic]: distance of the log of each from its value, in half widths of its interval; of a bound, by
-    how much it is broken.
-    """
+    """float64[statistic]: log distance from its value in half widths; of a bound, by how much it is broken."""
     found = np.zeros(len(seen))
     for index, (log, each) in enumerate(zip(logs, seen, strict=True)):
         low, high = (np.log(max(end, 1e-9)) if np.isfinite(end) else end for end in each.ends)

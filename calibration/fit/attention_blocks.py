@@ -116,9 +116,7 @@ def _heads(kind: str) -> list[str]:
 
 
 def prices_of(terms: np.ndarray, ns: np.ndarray, floor_ns: np.ndarray | float = 0.0) -> np.ndarray:
-    """float64[term], at least 0: least squares of ln(predicted / measured), large residuals weighed linearly. Points at
-    their floor count where the prediction is above it.
-    """
+    """float64[term] ≥ 0: least squares of ln(predicted / measured), soft; floored points count where it is above."""
     scale = np.maximum(terms.max(axis=0), 1e-12)
     free = ns > ABOVE_FLOOR * np.asarray(floor_ns)
     free = free if free.sum() > terms.shape[1] else np.ones(len(ns), bool)
@@ -185,9 +183,7 @@ def _error(fits: Sequence[AttentionFit]) -> float:
 def block_laws(
     rows: pd.DataFrame, terms: np.ndarray, short: np.ndarray, prompts: bool
 ) -> dict[tuple[str, str], AttentionFit]:
-    """(dtype of KV, reach), '' for all → the fit; divided, and floored, as leaves least errors in what was left out.
-    ``short``: bool[row], of contexts.
-    """
+    """(dtype of KV, reach), '' for all → the fit with least left-out errors. ``short``: bool[row], of contexts."""
     reaches, kinds = (
         np.where(short, attention_blocks.SHORT, attention_blocks.LONG),
         rows["kv_dtype"].map(DTYPES).to_numpy(str),

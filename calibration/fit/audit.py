@@ -49,9 +49,7 @@ class Finding(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """What an audit of one section found: how many tables and points it looked at, and the odd points, the farthest
-    first.
-    """
+    """Tables and points of one section that were looked at, and the odd points, the farthest first."""
 
     section: str
     tables: int

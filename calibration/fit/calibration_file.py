@@ -17,9 +17,7 @@ HEAD = "# Fitted by `archsim calibrate`; see archsim/laws/tables.py for what the
 
 
 def round_calibration(calibration: CalibrationSpec) -> CalibrationSpec:
-    """The same with six significant digits: those after them differ between CPUs, as their numeric libraries add up in
-    different orders. Measured sizes stay exact.
-    """
+    """With six significant digits: those after differ between CPUs. Measured sizes stay exact."""
     return CalibrationSpec.model_validate(_round(calibration.model_dump()))
 
 
@@ -32,10 +30,7 @@ def _round(value: Any, key: str = "") -> Any:
 
 
 def write_calibration(calibration: CalibrationSpec, path: str | Path, only: Collection[str] = SECTIONS) -> Path:
-    """Write the file, and its sections into the folder of its name beside it; each is replaced atomically.
-
-    only: the sections that are written; the others stay as they are.
-    """
+    """Write the file and (``only``) its sections into the folder beside it, each atomically."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = calibration.model_dump(mode="json", exclude_defaults=True, exclude=set(SECTIONS))

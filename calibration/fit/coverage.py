@@ -62,9 +62,7 @@ class Coverage(NamedTuple):
 
 
 def coverage_of(tables: list[TableResiduals]) -> Coverage:
-    """Coverage of intervals by tables that they were not learned from. Raises ValueError for tables of one GPU, where a
-    GPU is left out at a time.
-    """
+    """Coverage by tables that intervals did not see. ValueError: one GPU's, where one is left out."""
     parts = _folds_of(tables)
     if len(parts) < 2:
         raise ValueError(f"{tables[0].section}, {tables[0].how}: measured on one GPU alone; leaving it out takes two")
@@ -139,9 +137,7 @@ def with_table(page: str, found: list[Coverage]) -> str:
 
 
 def reliability(found: list[Coverage]) -> str:
-    """A diagram, SVG: how often a central interval holds what was measured, over how often it should; a line for each
-    section and way, and the diagonal.
-    """
+    """SVG: how often a central interval holds over how often it should, by section and way, and the diagonal."""
     side, edge = 360, 40
     levels = np.linspace(0.05, 0.95, 19)
     lines = []

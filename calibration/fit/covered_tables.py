@@ -41,9 +41,7 @@ def notes_of(calibration: tables.CalibrationSpec) -> Iterator[str]:
 
 
 def losses(before: tables.CalibrationSpec, now: tables.CalibrationSpec) -> Iterator[str]:
-    """A line for each table of ``before`` of which ``now`` covers less: versions, shapes or sizes. Two tables of one
-    name and version count once.
-    """
+    """A line for each table of ``before`` (all of a name and version) of which ``now`` covers less."""
     there = _coverage(now)
     for name, had in _coverage(before).items():
         has = there.get(name)

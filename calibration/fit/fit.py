@@ -109,10 +109,7 @@ def products(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:
-    """The GPU to fit: as requested, or the one that the output is named after, or the only one measured.
-
-    Raises CalibrationError if the choice is ambiguous or there are no measurements.
-    """
+    """The GPU as requested, or as the output is named, or the only one. Raises CalibrationError if ambiguous."""
     known = measurements.gpus(tuple(TABLES))
     if not known:
         raise CalibrationError("no usable measurements: every row was refused or quarantined")

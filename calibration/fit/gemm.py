@@ -52,7 +52,9 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
         others, variance = left_out(sizes, corrections, axis, sms)
     unseen = quantiles(np.expm1(corrections - others))
     if len(sizes) >= LEAST_SHAPES_TO_KRIGE:
-        corrections = _without_outliers(corrections, others)
+        along = pd.DataFrame(corrections.T).rolling(WINDOW, center=True, min_periods=1).median().to_numpy().T
+        outliers = (np.abs(corrections - along) > OUTLIER) & (np.abs(corrections - others) > OUTLIER)
+        corrections = np.where(outliers, others, corrections)
         corrections = _drawn_to(corrections, others, variance, _noise(sweeps) ** 2 / sweeps.shape[1])
     names = [f"{int(n)}x{int(k)}" for n, k in sizes]
     rounded = np.rint(corrections / CORRECTION_UNIT)
@@ -134,9 +136,3 @@ def _drawn_to(corrections: np.ndarray, others: np.ndarray, relative: np.ndarray,
     factor = np.mean(np.abs(corrections - others) / np.sqrt(relative)) ** 2 * np.pi / 2
     moves = noise / (noise + factor * relative) * (others - corrections)
     return corrections + np.clip(moves, -np.sqrt(noise), np.sqrt(noise))
-
-
-def _without_outliers(corrections: np.ndarray, unseen: np.ndarray) -> np.ndarray:
-    along = pd.DataFrame(corrections.T).rolling(WINDOW, center=True, min_periods=1).median().to_numpy().T
-    outliers = (np.abs(corrections - along) > OUTLIER) & (np.abs(corrections - unseen) > OUTLIER)
-    return np.where(outliers, unseen, corrections)

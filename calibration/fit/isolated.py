@@ -16,9 +16,7 @@ LEAST_OF_ROW = 3  # points
 
 
 def spread_of(rows: Sequence[np.ndarray]) -> float:
-    """The spread of the rows of a table that have at least LEAST_OF_ROW points each: float64[point] of ln(measured /
-    law). 0 without such rows.
-    """
+    """Spread of rows of float64[point] ln(measured / law) of at least LEAST_OF_ROW points each; 0 without."""
     differ = [np.abs(row - sum(_beside(row)) / 2) for row in rows]
     return float(np.quantile(np.concatenate(differ), SPREAD)) if differ else 0.0
 

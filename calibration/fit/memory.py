@@ -23,9 +23,7 @@ LEAST_SIZES_OF_CURVE = 8
 
 
 def fit_memory(rows: pd.DataFrame, peak_bytes_per_s: float | None) -> tuple[TransferTable | ScalarTable, ...]:
-    """Numbers per level, operation and library, then curves. ``peak_bytes_per_s``: HBM peak, the
-    reference of efficiencies.
-    """
+    """Numbers per level, operation and library, then curves. ``peak_bytes_per_s``: of HBM, for efficiencies."""
     rows = rows.astype({"working_set_bytes": float, "value": float})
     scalars = [*_scalars(rows)]
     if peak_bytes_per_s:

@@ -125,7 +125,9 @@ def fit_law(cases: Sequence[Case], terms: tuple[str, ...], why: str) -> Endpoint
     """The law of one kernel and version, with its residuals."""
     first = cases[0]
     if first.family == "tpu in-kernel":
-        constants = _tpu_in_kernel(cases)
+        nominal = 1e9 / (cases[0].links * cases[0].link_bytes_per_s)
+        rows, crossing = _columns_of(cases, ("tokens", LINK)).T
+        constants = np.array([float(np.mean((_times(cases) - crossing * nominal) / rows)), nominal])
     elif first.family == "tpu flat":
         constants = np.array(
             [TPU_FIXED_NS, float(np.mean((_times(cases) - TPU_FIXED_NS) / _columns_of(cases, (LINK,))[:, 0]))]
@@ -155,13 +157,6 @@ def _nulls(cases: Sequence[Case]) -> dict[str, float]:
     end = "tokens" if cases[0].kernel == DISPATCH else "experts"
     terms = {"links only": LINK, "endpoint only": end, "constant": FIXED}
     return {name: float(_constants(cases, (term,))[0]) for name, term in terms.items()}
-
-
-def _tpu_in_kernel(cases: Sequence[Case]) -> np.ndarray:
-    """ns a row, and links at their nominal rate."""
-    nominal = 1e9 / (cases[0].links * cases[0].link_bytes_per_s)
-    rows, crossing = _columns_of(cases, ("tokens", LINK)).T
-    return np.array([float(np.mean((_times(cases) - crossing * nominal) / rows)), nominal])
 
 
 def _constants(cases: Sequence[Case], terms: tuple[str, ...]) -> np.ndarray:
@@ -234,7 +229,6 @@ def _rate_law(machine: str, pattern: str, own: Sequence[Rate]) -> LinkRate:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Geometric."""
     return float(np.exp(np.mean(np.log(list(values)))))
 
 

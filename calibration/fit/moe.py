@@ -44,11 +44,7 @@ CHOICES = (
 
 
 def choose(points: tuple, corrections: np.ndarray) -> tuple[Kriging | None, np.ndarray]:
-    """(the choice that predicts left-out EP sizes best, its errors there: predicted - measured
-    corrections, float64[point of tp = 1]).
-
-    With too few EP sizes to leave any out: the first choice, and no errors.
-    """
+    """(the choice that predicts left-out EP sizes best, float64[point of tp = 1]); few sizes: the first, none."""
     if sum(tp == 1 for _, tp in ranks_of(points)) < LEAST_RANKS_TO_LEAVE_OUT:
         return CHOICES[0], np.zeros(0)
     some = _every_second_size(points[2])
@@ -82,11 +78,7 @@ def no_peak(dtype: str) -> None:
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
-    """(configuration of a table, its sweeps: ln us, index ep, tp, tokens_total) of one GPU's MoE
-    rows, in a fixed order.
-
-    Sweeps of one release are separate if their collectors routed tokens differently.
-    """
+    """(configuration, sweeps of ln us by ep, tp, tokens_total) of a GPU's MoE rows; other routing: other sweeps."""
     rows = with_defaults(rows)
     for values, mine in rows.groupby(KEYS, sort=True):
         named = dict(zip(KEYS, values, strict=True))
@@ -141,15 +133,13 @@ def fit_moe(
     others = [(hbm, named, sweeps) for hbm, theirs in like.items() for named, sweeps in moe_pools(theirs)]
     tables = []
     for named, sweeps in moe_pools(rows):
-        siblings = [(hbm, logs) for hbm, other, logs in others if _same(other, named)]
+        siblings = [
+            (hbm, logs) for hbm, other, logs in others if all(other[key] == named[key] for key in (*KEYS, "version"))
+        ]
         tables.append(fit_table(sweeps, named, Ceiling(peaks(named["dtype"]), hbm_bytes_per_s), siblings))
     return tuple(
         sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution, t.eplb_slots))
     )
-
-
-def _same(one: dict, other: dict) -> bool:
-    return all(one[key] == other[key] for key in (*KEYS, "version"))
 
 
 def fit_table(
@@ -158,9 +148,7 @@ def fit_table(
     ceiling: Ceiling = NO_CEILING,
     siblings: Sequence[tuple[float, pd.DataFrame]] = (),
 ) -> MoeTable:
-    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``siblings``: HBM bandwidth and sweeps of
-    other GPUs that share its law.
-    """
+    """The table of a pool of sweeps (ln us by ep, tp, tokens_total); ``siblings``: HBM bandwidth and sweeps."""
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
     hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
     others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in siblings]
@@ -170,11 +158,8 @@ def fit_table(
 
 
 def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING) -> pd.DataFrame:
-    """``error`` = predicted / measured - 1 of every EP size (at tp = 1) by a table fitted without
-    it, ``floor``, ``extrapolated``.
-
-    Law, routing and kriging are all fitted without that size. ``floor``: spread between sweeps; for one sweep of drawn
-    routing, the spread between its draws (by the law); else nan. Index ep, tp, tokens_total.
+    """``error`` = predicted / measured - 1 of every EP size (tp = 1) by law, routing and kriging without it; ``floor``:
+    spread of sweeps or draws, else nan; ``extrapolated``. Index ep, tp, tokens_total.
     """
     logs = _logs(sweeps)
     spread = repeatability(sweeps).reindex(logs.index)
@@ -190,9 +175,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEI
 
 
 def draw_noise(table: MoeTable, ep: np.ndarray, tp: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Mean deviation of the draws of a collector from their median at each point, by the law,
-    float64[point]; nan: nothing is drawn.
-    """
+    """float64[point]: mean deviation of a collector's draws from their median, by the law; nan: none drawn."""
     named, found = named_of(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)

@@ -79,9 +79,7 @@ def fit_law(sets: Sequence[Set], named: dict, ceiling: Ceiling = NO_CEILING) -> 
 
 
 def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, steps: int, ceiling: Ceiling):
-    """scipy's result: ``x`` are logs as in START (and of the floor, if ``start`` has one), ``cost``
-    is the remaining loss.
-    """
+    """scipy's result: ``x``: logs as in START (and of the floor), ``cost``: the remaining loss."""
     points = [axes(each.logs) for each in sets]
     weight = gemm.PRIOR * np.sqrt(sum(len(each.logs) for each in sets))
     floor = start[len(START) :]

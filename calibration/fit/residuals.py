@@ -247,9 +247,7 @@ def kind_of_collective(library: str, op: str) -> str:
 
 
 def _of_blocks() -> Iterator[TableResiduals]:
-    """Of sparse and linear attention: each table keeps the quantiles of models and heads left out of its fit, between
-    which residuals are normal.
-    """
+    """Of sparse and linear attention: quantiles of models and heads left out, normal between them."""
     at = np.array([NormalDist().inv_cdf((point + 0.5) / MOST_POINTS) for point in range(MOST_POINTS)])
     for gpu in GENERATIONS:
         for table in read_calibration(find_calibration(gpu)).blocks if find_calibration(gpu).is_file() else ():

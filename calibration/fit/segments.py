@@ -188,10 +188,7 @@ def _evening_weights(size: np.ndarray) -> np.ndarray:
 
 
 def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
-    """(number of pieces, mean error on left-out sizes): the smallest number that is about as good as the best.
-
-    JOINED and STRAIGHT stand for a piece between every two sizes.
-    """
+    """(number of pieces, left-out error): the smallest about as good as the best, or JOINED, STRAIGHT."""
     sizes = len(np.unique(size))
     if sizes < LEAST_SIZES_TO_CHOOSE:
         return 0, 0.0
@@ -272,10 +269,7 @@ def _law(size, from_bytes, latency_ns, ns_per_byte) -> FittedPieces:
 
 
 def _with_an_end(law: FittedPieces) -> FittedPieces:
-    """The pieces, with one added from the largest size on unless the last one is long enough to extrapolate.
-
-    The slope of the added piece is that of the law over END_SPAN.
-    """
+    """The pieces, and one from the largest size on unless the last is long enough; its slope is over END_SPAN."""
     begin = max(law.last_bytes / END_SPAN, law.first_bytes)
     if law.from_bytes[-1] <= begin or law.from_bytes[-1] >= law.last_bytes:
         return law

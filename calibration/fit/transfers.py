@@ -1,5 +1,4 @@
-"""Transfers: P2P copies, collectives, dispatch and combine, and the host path, as laws of
-``archsim.laws.transfers``.
+"""Transfers (P2P, collectives, dispatch and combine, host path) as laws of ``archsim.laws.transfers``.
 
 Points are grouped into series, in each of which only the size varies; a series has one law. Its held-out error comes
 from leaving sizes out in turn.
@@ -70,7 +69,6 @@ def _text(value) -> str:
 
 
 def fit_transfers(rows: pd.DataFrame, kind: str) -> tuple[tables.TransferTable, ...]:
-    """One table per series of ``kind`` ('p2p', 'collective' or 'hostpath')."""
     return tuple(transfer_table(series) for series in series_of(rows, kind))
 
 

@@ -1,6 +1,4 @@
-"""How wide an interval must be to hold its share of residuals: what tables have in common, and what each has of its
-own.
-"""
+"""Widths of intervals that hold their share of residuals: common to tables, and each table's own."""
 
 from __future__ import annotations
 

@@ -47,11 +47,7 @@ class Driver:
         self._cuda = ctypes.CDLL("libcuda.so.1")
 
     def copy(self, target: int, origin: int, size_bytes: int, stream: int) -> Callable[[], None]:
-        """Returns a function that starts a copy between two addresses, on a GPU or in page-locked
-        memory, on a stream (a handle).
-
-        The driver derives the GPUs from the addresses (CUDA driver API, cuMemcpyAsync, unified addressing).
-        """
+        """A function that starts a copy between addresses of GPUs or page-locked memory (cuMemcpyAsync)."""
         call, check = self._cuda.cuMemcpyAsync, self._check
         arguments = (
             ctypes.c_uint64(target),
@@ -66,9 +62,7 @@ class Driver:
         return start
 
     def touch(self, cells: int, count: int, stream: int) -> Callable[[], None]:
-        """Returns a function that starts a kernel that adds one to ``count`` floats at ``cells`` on
-        a stream of the current GPU.
-        """
+        """Returns a function that starts a kernel on a stream that adds one to ``count`` floats at ``cells``."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self._cuda.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(KERNEL)))
         self._check(self._cuda.cuModuleGetFunction(ctypes.byref(function), module, b"touch"))
@@ -84,7 +78,6 @@ class Driver:
         return start
 
     def wait(self, stream: int) -> None:
-        """Wait until all work on a stream is done."""
         self._check(self._cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
 
     def _check(self, code: int) -> None:

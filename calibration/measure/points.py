@@ -1,6 +1,4 @@
-"""The plan: which points each table gets. Plain data, in a fixed order; the backend reports points
-that a machine cannot measure.
-"""
+"""The plan: which points each table gets, in a fixed order; the backend reports what it cannot measure."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -48,9 +46,7 @@ def gemm_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
 
 
 def moe_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
-    """Expert layers of one rank, BF16, balanced routing: with all tokens of the group, and with those that the rank
-    receives alone.
-    """
+    """Expert layers of one rank, BF16, balanced: with all tokens of the group, and with those received alone."""
     for model in models:
         for ep in MOE_EP:
             if model.experts % ep:

@@ -70,9 +70,7 @@ def _measure_kind(
 
 
 def _show_progress(kind: str, points: list[Point], console: Console) -> Iterator[Point]:
-    """The points one by one, with a progress bar on a terminal, else a line now and then; both estimate the
-    time left.
-    """
+    """The points one by one, with a progress bar on a terminal, else a line now and then."""
     if console.is_terminal:
         columns = (TextColumn(kind), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
         with Progress(*columns, TimeRemainingColumn(), console=console) as progress:

@@ -39,9 +39,7 @@ class Stopwatch:
         return self._events_us(*self._graph(operation, cycle))
 
     def steady_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
-        """Times calls in a CUDA graph without a pause, once clocks and power have settled. Afterwards ``clocks`` is the
-        median of what was read during the same time.
-        """
+        """Calls in a CUDA graph without a pause, once clocks and power settled; ``clocks``: medians of that time."""
         replay, calls = self._graph(operation, cycle)
         settled = time.monotonic() + SETTLE_S
         while time.monotonic() < settled:
@@ -51,7 +49,8 @@ class Stopwatch:
             replays = self._read_clocks(lambda: times.append(self._span_us(replay, 0.0) / calls), at_once=True)
             if replays and self.clocks:
                 readings.append(self.clocks)
-        self.clocks = _medians(readings)
+        names = [name for name in CLOCKS if readings and all(name in each for each in readings)]
+        self.clocks = {name: f"{statistics.median(float(each[name]) for each in readings):.6g}" for name in names}
         return times
 
     def idle_clocks(self) -> dict[str, str]:
@@ -151,12 +150,6 @@ class Stopwatch:
         self.clocks = {name: cell for name, cell in zip(CLOCKS, cells, strict=False) if _is_number(cell)}
         self._clocks_at = time.monotonic()
         return replays
-
-
-def _medians(readings: Sequence[dict[str, str]]) -> dict[str, str]:
-    """The median of each number that all readings have."""
-    names = [name for name in CLOCKS if readings and all(name in each for each in readings)]
-    return {name: f"{statistics.median(float(each[name]) for each in readings):.6g}" for name in names}
 
 
 def _calls_for(one_us: float, cycle: int, most: int) -> int:

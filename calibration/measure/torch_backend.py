@@ -49,10 +49,7 @@ class TorchBackend:
             raise MeasureError(f"measuring needs NVIDIA's driver: {error}") from error
 
     def time(self, kind: str, point: Point) -> MeasuredTime:
-        """Median and percentiles of the repeats.
-
-        Raises PointError if this point cannot be measured, MeasureError if no further point can: after some errors CUDA
-        refuses all further work of a process."""
+        """Median and percentiles of the repeats. PointError: not this point; MeasureError: none from now on."""
         problem = None
         try:
             times_us, notes = getattr(self, f"_time_{kind}")(point)
@@ -71,7 +68,6 @@ class TorchBackend:
         )
 
     def _clear(self, kind: str, point: Point, problem: str | None) -> None:
-        """Release GPU memory and page-locked memory."""
         torch = self._torch
         try:
             torch.cuda.synchronize()
@@ -151,9 +147,7 @@ class TorchBackend:
         return read
 
     def _time_moe(self, point: Point):
-        """Permute, grouped gate-up product, SwiGLU, grouped down product, weighted sum; experts of rank 0. Its tokens
-        are those of the group, or those that have an expert there (``tokens_seen``).
-        """
+        """Permute, gate-up, SwiGLU, down, weighted sum; experts of rank 0, its tokens as ``tokens_seen`` says."""
         torch = self._torch
         if not hasattr(torch, "_grouped_mm"):
             raise PointError("this PyTorch has no grouped GEMM (torch._grouped_mm, 2.8 or later)")
@@ -229,9 +223,7 @@ class TorchBackend:
         return self._watch.streams_us([self._way(target, origin, torch.cuda.Stream()) for target, origin in pairs]), {}
 
     def _time_launch(self, point: Point):
-        """A kernel that reads half of its bytes and writes the other half; PyTorch's in a graph,
-        else launched by the driver.
-        """
+        """A kernel that reads half of its bytes and writes half; PyTorch's in a graph, else the driver's."""
         torch, watch = self._torch, self._watch
         cells = torch.zeros(max(1, point["kernel_bytes"] // BYTES_PER_CELL), device="cuda")
         if point["kind"] == "graph_node":
@@ -309,7 +301,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _free_host_bytes() -> int:
-    """Memory available without swapping (/proc/meminfo, MemAvailable)."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -33,9 +33,7 @@ def header_of(file: Path) -> list[str]:
 
 
 def read_cells(file: Path, label: str, problems: list[MeasurementProblem]) -> pd.DataFrame | None:
-    """All cells of a CSV file, or of what nccl-tests print, as text; index = line number. Lines with the wrong number
-    of cells are quarantined.
-    """
+    """All cells of a CSV file, or of nccl-tests' prints, as text by line; wrong numbers of cells are quarantined."""
     try:
         data = file.read_bytes()
         text = (decompress(data, "gzip") if file.suffix.lower() == PACKED else data).decode("utf-8-sig")

@@ -1,6 +1,4 @@
-"""Checks rows of measurements: within the ranges of their columns, in one unit, of one GPU, without
-points that disagree.
-"""
+"""Checks rows of measurements: within their ranges, in one unit, of one GPU, without contradictions."""
 
 import numpy as np
 import pandas as pd
@@ -123,9 +121,7 @@ def _other_run(table: MeasurementKind, row: pd.Series) -> str:
 
 
 def without_contradictions(rows: pd.DataFrame, table: MeasurementKind) -> tuple[pd.DataFrame, list[MeasurementProblem]]:
-    """(rows of several files, each point once, without points on which files disagree and without runs in another unit
-    or throttled; those points and runs)
-    """
+    """(rows of several files, each point once, without contradictions, other units or throttling; the rest)."""
     rows, problems = _without_odd_runs(rows, table)
     bad = _disagreeing(rows, table)
     problems += [

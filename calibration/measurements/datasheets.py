@@ -1,8 +1,4 @@
-"""Peak rates of GPUs with known calibrations (vendors' datasheets, dense, without sparsity), and
-rates given by the user.
-
-They only scale a calibration to other dies; the fitted rates do not depend on them.
-"""
+"""Peak rates of GPUs (datasheets, dense, without sparsity) or given ones, to scale calibrations to other dies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -113,10 +109,7 @@ def _positive(rate: float, text: str) -> float:
 def reference_of(
     gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per_s: float, named: Nominal | None = None
 ) -> ReferenceRates:
-    """Given rates, else those of the GPU's datasheet, else the fitted ones.
-
-    fp16 has the peak of bf16, fp8_block that of fp8, and vice versa.
-    """
+    """Given, else the datasheet's, else the fitted ones; fp16 has bf16's peak, fp8_block fp8's or vice versa."""
     named, sheet = named or Nominal(), DATASHEETS.get(gpu)
     peaks = (sheet.peak_flop_per_s if sheet else {}) | named.peak_flop_per_s
     same = {

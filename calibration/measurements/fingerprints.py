@@ -16,10 +16,7 @@ SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio (Knuth, 
 
 
 def fingerprints(sweeps: pd.DataFrame) -> tuple[str, ...]:
-    """The cells of every sweep, by name of the sweep: a word for each row of the table, two characters a cell.
-
-    sweeps: ln us, a column a sweep; the last level of the index runs along a row.
-    """
+    """Every sweep's cells by name: a word a row, two characters a cell. sweeps: ln us; the last level is a row's."""
     along = sweeps.index.names[-1]
     cells = (sweeps[name].unstack(along).sort_index().sort_index(axis=1) for name in sorted(sweeps.columns))
     return tuple(" ".join(row.tobytes().decode() for row in _hashes(each.to_numpy(float))) for each in cells)

@@ -101,14 +101,11 @@ class Meshes(NamedTuple):
 
 
 def is_mesh_folder(path: str | Path) -> bool:
-    """Whether a folder has one of the files of a measured mesh."""
     return Path(path).is_dir() and any((Path(path) / f"{name}.csv").is_file() for name in COLUMNS)
 
 
 def read_meshes(*folders: str | Path) -> Meshes:
-    """Read folders, as if their rows were in one. Raises CalibrationError where a file is not as expected, or a folder
-    has none.
-    """
+    """Read folders as one. Raises CalibrationError for an unexpected file, or a folder with none."""
 
     def rows_of(name: str, columns: tuple[str, ...]) -> list[CsvLine]:
         return [row for folder in folders for row in csv_rows(Path(folder) / f"{name}.csv", columns, CalibrationError)]

@@ -45,9 +45,7 @@ WAYS = {
 
 
 def odd_units(kind: str, rows: pd.DataFrame, value: str) -> np.ndarray:
-    """bool[row]: the value must be in another unit. ``rows``: rows of a schema table, within the ranges of its
-    columns.
-    """
+    """bool[row]: the value must be in another unit. ``rows``: of a schema table, within their ranges."""
     off = off_rough(kind, rows, value)
     usual = off.groupby([rows[name] for name in WAYS[kind]], dropna=False).transform("median")
     known = rows["gpu_name"].map({name: gpu_key(name) in DATASHEETS for name in rows["gpu_name"].unique()})
@@ -107,9 +105,7 @@ def _gemm_us(rows) -> np.ndarray:
 
 
 def _moe_us(rows) -> np.ndarray:
-    """With skewed routing, the slowest rank has between its equal share of the pairs and all that
-    its experts can receive.
-    """
+    """With skewed routing, the slowest rank has between its equal share and all that its experts can receive."""
     local = rows["experts"] / rows["ep"]
     share = rows["tokens_total"] * rows["top_k"] / rows["ep"]
     most = rows["tokens_total"] * np.minimum(rows["top_k"], local)
@@ -184,7 +180,7 @@ _APART_TABLES = {
 
 def runs_in_another_unit(kind: str, rows: pd.DataFrame, value: str) -> np.ndarray:
     """bool[row]: the row's run differs from the most plausible run of its way by a factor that only units explain."""
-    ways = _ways(kind, rows)
+    ways = [rows["gpu_name"], *(rows[name] for name in WAYS[kind])]
     run = off_rough(kind, rows, value).groupby([*ways, rows["run_id"]], dropna=False).transform("median")
     nearest = run.abs().groupby(ways, dropna=False).transform("min")
     most_plausible = run.where(run.abs() == nearest).groupby(ways, dropna=False).transform("first")
@@ -256,7 +252,3 @@ def _why(times: pd.DataFrame, run: str, kept: list[str], common: int, named: str
 def _name(rows: pd.DataFrame) -> str:
     first = rows.iloc[0] if len(rows) else None
     return "" if first is None else f"{first['gpu_name']}, {first['library']} {first['library_version']}"
-
-
-def _ways(kind: str, rows: pd.DataFrame) -> list[pd.Series]:
-    return [rows["gpu_name"], *(rows[name] for name in WAYS[kind])]

@@ -22,9 +22,7 @@ MANIFEST = "manifest.json"  # {run_id: {"gpu_name": ..., "driver": ...}}, or a s
 
 
 def with_machine(raw: pd.DataFrame, file: Path, label: str, problems: list[MeasurementProblem]) -> pd.DataFrame | None:
-    """Cells with ``gpu_name``, and ``driver`` if the folder names one; None, and a problem, if the
-    folder names no GPU or several.
-    """
+    """Cells with ``gpu_name`` (and ``driver``) of the folder; None, and a problem, for no GPU or several."""
     if "gpu_name" in raw:
         return raw
     machines = list(_machines(file))
@@ -290,9 +288,7 @@ def _odd_header(raw: pd.DataFrame, known: list[FileLayout]) -> str:
 
 
 def _figures(raw: pd.DataFrame, layout: FileLayout, label: str, problems: list[MeasurementProblem]) -> pd.DataFrame:
-    """Figures as float64; rows with a cell that is not a number are quarantined (a unit in a cell
-    would mean mixed units).
-    """
+    """Figures as float64; rows with a cell that is not a number (a unit: mixed units) are quarantined."""
     raw, bad = raw.copy(), pd.Series(False, index=raw.index)
     for name in layout.figures:
         if name not in raw:

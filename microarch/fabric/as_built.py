@@ -35,9 +35,7 @@ class Holes(NamedTuple):
 
 
 class LinkKind(NamedTuple):
-    """A kind of links: their class in the perfect graph, their share of its bandwidth, and how many times as long they
-    are.
-    """
+    """Class in the perfect graph, share of its bandwidth, and length in its lengths."""
 
     of: int
     share: float = 1.0
@@ -45,9 +43,7 @@ class LinkKind(NamedTuple):
 
 
 class Punched(NamedTuple):
-    """The graph of what works. ``kinds``: of its link classes; ``channels``: virtual channels that its routes need;
-    ``layer``: int[die · dies + die], that of every route.
-    """
+    """The graph of what works; ``kinds``: of its classes; ``channels``: needed; ``layer``: int[pair] of each route."""
 
     graph: Graph
     kinds: tuple[LinkKind, ...]
@@ -96,9 +92,7 @@ def punch(graph: Graph, holes: Holes) -> Punched:
 
 
 def _routes(graph: Graph, living: np.ndarray, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[node, living]: next node towards a living die, -1: none; bool[living, living]: whether the route from the
-    first to the second is that of the perfect graph). Raises CutOff.
-    """
+    """(int64[node, living]: next node, -1: none; bool[living, living]: unchanged routes). Raises CutOff."""
     toward = np.full((graph.dies, graph.nodes), -1, np.int64)
     pair = np.repeat(np.arange(graph.dies**2), np.diff(graph.route_ptr))
     toward[pair % graph.dies, graph.link_src[graph.route_links]] = graph.route_links
@@ -131,9 +125,7 @@ def _routes(graph: Graph, living: np.ndarray, works: np.ndarray) -> tuple[np.nda
 
 
 def _detour(target: int, left: np.ndarray, around: dict[int, list[int]], following: np.ndarray) -> None:
-    """Fill in the next nodes of those that no surviving route leads from. ``left``: int64[node] links to the target of
-    those that one does, -1 of others.
-    """
+    """Fill in next nodes where no surviving route leads on. ``left``: int64[node] links to the target, -1."""
     waiting = [(int(links), node, node) for node, links in enumerate(left.tolist()) if links >= 0]
     heapq.heapify(waiting)
     settled: set[int] = set()
@@ -187,7 +179,8 @@ def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float:
         if others and found.graph.node_x is not None and perfect.node_x is not None:
             at = {place: half for place, half in zip(_places(perfect), halves, strict=False)}
             node[len(sites) :] = [at.get(place, -1) for place in list(_places(found.graph))[len(sites) :]]
-        crosses = _crosses(perfect, halves)
+        src, dst = halves[perfect.link_src], halves[perfect.link_dst]
+        crosses = int(np.count_nonzero((src >= 0) & (dst >= 0) & (src != dst)))
         across = (node[found.graph.link_src] * node[found.graph.link_dst] == 0) & (
             node[found.graph.link_src] + node[found.graph.link_dst] == 1
         )
@@ -199,11 +192,6 @@ def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float:
 def _places(graph: Graph) -> Iterator[tuple[int, int]]:
     assert graph.node_x is not None and graph.node_y is not None
     return zip(graph.node_x.tolist(), graph.node_y.tolist(), strict=True)
-
-
-def _crosses(graph: Graph, halves: np.ndarray) -> int:
-    src, dst = halves[graph.link_src], halves[graph.link_dst]
-    return int(np.count_nonzero((src >= 0) & (dst >= 0) & (src != dst)))
 
 
 def _halves(graph: Graph) -> Iterator[np.ndarray]:

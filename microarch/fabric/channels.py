@@ -17,12 +17,6 @@ import numpy as np
 from microarch.fabric.fabric import Graph
 
 
-def dependencies(graph: Graph, pair: int) -> list[tuple[int, int]]:
-    """Links that follow each other on a route."""
-    route = graph.route_links[graph.route_ptr[pair] : graph.route_ptr[pair + 1]].tolist()
-    return list(zip(route, route[1:], strict=False))
-
-
 def _cyclic(graph: Graph, of: np.ndarray) -> bool:
     """Whether the routes of some pairs, bool[pair], wait for each other in a cycle."""
     from scipy.sparse import coo_matrix
@@ -47,9 +41,7 @@ def _following_links(graph: Graph, of: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def layers(graph: Graph, kept: np.ndarray) -> np.ndarray:
-    """int64[pair]: the layer of every route, such that no layer's routes wait for each other in a cycle. ``kept``:
-    bool[die, die], routes that are on the first layer if they have no cycle among themselves.
-    """
+    """int64[pair]: layers without cycles of routes; ``kept``: bool[die, die], on the first if acyclic themselves."""
     found, on_first = np.zeros(graph.dies**2, np.int64), kept.ravel() & True
     if not _cyclic(graph, np.ones(graph.dies**2, bool)):
         return found
@@ -59,7 +51,8 @@ def layers(graph: Graph, kept: np.ndarray) -> np.ndarray:
     for before, after in zip(*(each.tolist() for each in _following_links(graph, on_first)), strict=True):
         waits[0][before].add(after)
     for pair in np.flatnonzero(~on_first).tolist():
-        needed = dependencies(graph, pair)
+        route = graph.route_links[graph.route_ptr[pair] : graph.route_ptr[pair + 1]].tolist()
+        needed = list(zip(route, route[1:], strict=False))
         layer = 0
         while not _joins(waits[layer], needed):
             layer += 1

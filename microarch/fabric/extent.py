@@ -50,18 +50,14 @@ EDGES: MappingProxyType[str, Callable[[int, int], int]] = MappingProxyType(
 
 
 class Extent(NamedTuple):
-    """The extent of a fabric: the number of its links (an edge has two), and of the links on the routes of all pairs of
-    dies.
-    """
+    """The number of a fabric's links (an edge has two), and of those on the routes of all pairs."""
 
     links: int
     route_links: float
 
 
 def extent(kind: str, x: int, y: int) -> Extent:
-    """The extent of a topology of X × Y dies. For one without a formula (``edges``, a user's function), it is the least
-    that it can have: edges that reach every die, and one link a pair.
-    """
+    """The extent of a topology of X × Y dies; without a formula the least: edges that reach all, a link a pair."""
     dies = x * y
     edges = EDGES[kind](x, y) if kind in EDGES else dies - 1
     return Extent(2 * edges, dies**2 * MEAN_LINKS.get(kind, MEAN_LINKS["fully_connected"])(x, y))

@@ -168,9 +168,7 @@ class Routes:
 
     @cached_property
     def found(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(hops, route_ptr, route_links) of a graph. Raises ValueError for a route that uses a missing link or never
-        arrives.
-        """
+        """(hops, route_ptr, route_links). ValueError: a route uses a missing link or never arrives."""
         assert self._given is not None, "given once"
         toward, link_dst = self._given
         dies = len(toward)
@@ -269,9 +267,7 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Fabric(Graph):
-    """A graph with bandwidths and latencies. ``name``: in words, such as ``5 × 5 mesh``. ``ports``: how many of its
-    last links are ports of dies (`with_ports`).
-    """
+    """``name``: such as ``5 × 5 mesh``; ``ports``: how many of its last links are ports of dies (`with_ports`)."""
 
     name: str
     classes: tuple[LinkClass, ...]

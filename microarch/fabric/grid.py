@@ -69,9 +69,7 @@ def _neighbours(die_at: np.ndarray, wrapped: tuple[bool, bool]) -> np.ndarray:
 
 
 def _step(place: np.ndarray, side: int, wrapped: bool, first: np.ndarray | int) -> np.ndarray:
-    """-1, 0 or 1, int64[node, die]: which way along one axis; of two equal ones upwards from places of which the sum
-    with ``first`` is even.
-    """
+    """-1, 0, 1, int64[node, die]: way along an axis; of equal ones upwards where place + ``first`` is even."""
     apart = place[None, :] - place[:, None]
     if not wrapped:
         return np.sign(apart)

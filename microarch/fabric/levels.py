@@ -43,7 +43,6 @@ class Level(NamedTuple):
 
     @property
     def members(self) -> int:
-        """Number of dies or groups that it connects."""
         return prod(self.sides)
 
 
@@ -58,10 +57,7 @@ class _Group(NamedTuple):
 
 @lru_cache(maxsize=64)
 def build_levels(levels: tuple[Level, ...]) -> Graph:
-    """Build the graph of ``levels``, innermost first.
-
-    Raises ValueError for an unknown kind or ``per``, a side below 1, or ``per: edge`` that is not a grid of meshes.
-    """
+    """Build the graph of ``levels``, innermost first. ValueError: an unknown kind or ``per``, a side below 1."""
     group = _innermost(levels[0])
     for number, level in enumerate(levels[1:], 1):
         if level.per not in JOINS:
@@ -106,9 +102,7 @@ def _network(level: Level) -> Wiring:
 
 
 def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(edges, classes, following) of ``count`` instances of a group; towards dies of other instances a node leads to
-    itself.
-    """
+    """(edges, classes, following) of ``count`` instances; to others' dies a node leads to itself."""
     wiring, dies = group.wiring, group.dies
     number = _numbers(group, count)
     edges = number[:, wiring.edges].reshape(-1, 2)
@@ -119,9 +113,7 @@ def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _numbers(group: _Group, count: int) -> np.ndarray:
-    """Number of every node of every instance, int64[instance, node]: the dies of all instances, then their other
-    nodes.
-    """
+    """int64[instance, node]: first the dies of all instances, then other nodes."""
     dies, others = group.dies, group.wiring.nodes - group.dies
     copy = np.arange(count)[:, None]
     return np.concatenate([copy * dies + np.arange(dies), count * dies + copy * others + np.arange(others)], axis=1)

@@ -113,9 +113,7 @@ NOTHING_BESIDE = Beside()
 
 
 class Making(NamedTuple):
-    """How a machine is made. ``usd``: component → USD; ``pieces``: of one die; ``carriers``: of the
-    machine. Of many machines, arrays.
-    """
+    """How a machine is made. ``usd``: component → USD; ``pieces``: of one die; ``carriers``: of the"""
 
     usd: Mapping[str, Any]
     pieces: Any

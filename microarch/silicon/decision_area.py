@@ -120,9 +120,8 @@ NEIGHBOURS = 4  # of a die on a mesh: links whose costs differ
 
 
 def speeds_part(system: SystemSpec, technology: Technology = N5) -> Part:
-    """What rules that see speeds add to the Global CP: how slow each die is, and what it costs to read the weights of
-    an expert from its HBM and over each of its links, in a table; in a state machine the factor of every slot, and a
-    multiplier a lane. A core or a host multiplies as it is, and has the table in memory.
+    """What rules that see speeds add to the Global CP: a table of dies' slowness, HBM and links; in a state machine the
+    factor of every slot, and a multiplier a lane.
     """
     decision, fsm = system.decision, system.decision.fsm
     if decision.executor != "fsm":
@@ -198,9 +197,7 @@ def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Tech
 
 
 def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Part, ...]:
-    """Hardware that a policy needs on the wafer and ``base`` does not; excludes Local CPs, which every other policy
-    needs.
-    """
+    """Hardware that a policy needs and ``base`` does not, without Local CPs (which every other needs)."""
     if not allocates and not predicts:
         return ()
     spared = {LOCAL_CP}
@@ -213,7 +210,6 @@ def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Pa
 
 
 def added_cost(system: SystemSpec, allocates: bool, predicts: bool) -> AreaAndPower:
-    """The cost of all `added_parts`."""
     return total(part.cost for part in added_parts(system, allocates, predicts))
 
 

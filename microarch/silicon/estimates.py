@@ -32,9 +32,7 @@ class Estimates:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def change(self: Group, changes: Mapping[str, float]) -> Group:
-        """The group with changed values. A user's value has no range. Raises ValueError for a negative one, KeyError
-        for an unknown name.
-        """
+        """The group with changed values, without ranges. ValueError: a negative one, KeyError: an unknown name."""
         known = self.by_name()
         return replace(
             self,
@@ -45,7 +43,6 @@ class Estimates:
         )
 
     def with_estimates(self: Group, found: Mapping[str, Estimate]) -> Group:
-        """The group with those of ``found`` that are its own."""
         return replace(self, **{name: each for name, each in found.items() if name in self.by_name()})
 
     def at(self: Group, bound: str) -> Group:

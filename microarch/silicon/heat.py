@@ -82,17 +82,12 @@ class HeatEstimates(Estimates):
 
 
 def voltage(clock: Any, at_no_clock: float) -> Any:
-    """Share of the voltage at the full clock, at a share of that clock: a line, which `lowest_voltage` begins. An
-    operation takes its square.
-    """
+    """Share of full voltage at a share of the clock: a line from `lowest_voltage`; an operation takes its square."""
     return at_no_clock + (1 - at_no_clock) * clock
 
 
 class HeatGrid:
-    """Nodes that conduct heat to each other and to a coolant.
-
-    ``pairs``: int64[n, 2] of nodes, ``between``: float64[n] W/K; ``down``: float64[node] W/K into the coolant.
-    """
+    """``pairs``: int64[n, 2] of nodes, ``between``: float64[n] W/K; ``down``: float64[node] W/K into the coolant."""
 
     def __init__(self, pairs: np.ndarray, between: np.ndarray, down: np.ndarray):
         from scipy.sparse import coo_matrix, diags
@@ -107,31 +102,17 @@ class HeatGrid:
         self._solve = splu(self._matrix).solve
 
     def above_k(self, power_w: np.ndarray) -> np.ndarray:
-        """Kelvins above the coolant, float64[node] of W in each node. Two solves: the second takes away what rounding
-        left of the first.
-        """
+        """float64[node]: K above the coolant, of W each; the second solve removes rounding of the first."""
         found = self._solve(power_w)
         return found + self._solve(power_w - self._matrix @ found)
 
-    def out_w(self, above_k: np.ndarray) -> float:
-        """Heat into the coolant."""
-        return float(self.down @ above_k)
-
 
 def neighbours(columns: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of cells of a grid that touch, int64[n, 2] each: side by side, and one above the other. Cells are numbered
-    along the rows.
-    """
+    """int64[n, 2] each: cells of a grid (numbered along rows) side by side, and one above the other."""
     at = np.arange(columns * rows).reshape(rows, columns)
     beside = np.stack([at[:, :-1].ravel(), at[:, 1:].ravel()], axis=1)
     above = np.stack([at[:-1].ravel(), at[1:].ravel()], axis=1)
     return beside, above
-
-
-def plane(columns: int, rows: int, square_w_per_k: float, down_w_per_k: float) -> HeatGrid:
-    """A plate of square cells: conductance of a square of it, and of every cell into the coolant."""
-    pairs = np.concatenate(neighbours(columns, rows))
-    return HeatGrid(pairs, np.full(len(pairs), square_w_per_k), np.full(columns * rows, down_w_per_k))
 
 
 class Temperatures(NamedTuple):

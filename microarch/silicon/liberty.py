@@ -104,9 +104,7 @@ def _surface(group: LibertyGroup) -> Surface:
 
 @dataclass(frozen=True)
 class Arc:
-    """A timing arc from an input pin to an output. ``tables``: delay and slew of a rising, then of a falling output; of
-    a setup arc the constraints.
-    """
+    """From an input pin to an output: delay and slew of a rising, then a falling output; of setup, constraints."""
 
     source: str
     sense: str  # positive_unate, negative_unate, non_unate
@@ -220,9 +218,7 @@ def _arc(timing: LibertyGroup) -> Arc | None:
 
 
 def _clock_fj(clock: LibertyGroup) -> float:
-    """What a cycle of the clock takes while the data rests: from both supplies, the mean of the states that a rising
-    clock keeps, at the middle slew.
-    """
+    """A cycle of the clock while data rests: both supplies, mean of states on a rising clock, middle slew."""
     by_state: dict[str, list[tuple[float, float]]] = {}
     for power in clock.of("internal_power"):
         edges = [_middle(each) for kind in ("rise_power", "fall_power") for each in power.of(kind)]

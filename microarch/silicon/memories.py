@@ -70,7 +70,6 @@ SRAM = "sram"
 
 
 def memory_of(kind: str | None) -> Memory:
-    """The memory of a kind; None: not said."""
     return UNSAID if kind is None else MEMORIES[kind]
 
 

@@ -28,9 +28,7 @@ PUBLISHED_TOTAL = AreaAndPower(6.13, 8588.61)
 
 
 def published_row(part: Part, design: TableDesign) -> AreaAndPower | None:
-    """Table II's row for a part of ``design``, scaled to its number of instances; None for parts of a different size
-    or clock.
-    """
+    """Table II's row for a part of ``design``, scaled to its instances; None for another size or clock."""
     row = PUBLISHED.get(part.name)
     if row is None or design.clock_hz != PUBLISHED_DESIGN.clock_hz:
         return None

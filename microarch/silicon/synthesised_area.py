@@ -37,7 +37,6 @@ class ComponentArea(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Analytical over synthesised."""
         return self.analytical_um2 / self.synthesised.area_um2
 
     @property
@@ -75,9 +74,7 @@ def side_by_side(dies: int) -> list[ComponentArea]:
 
 
 def clock_note(name: str, executor: str, clock_hz: float) -> str:
-    """A note if a system's state machine asks for a higher clock than synthesis reaches at the shipped parameters, and
-    which path limits it. '' if it does not. ``clock_hz``: ``decision.fsm.clock``.
-    """
+    """A note where a state machine's ``clock_hz`` is above what synthesis reaches, and the limiting path; else ''."""
     return _above(name, "fsm.clock", clock_hz, STATE_MACHINE) if executor == "fsm" else ""
 
 

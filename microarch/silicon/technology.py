@@ -61,16 +61,12 @@ class Technology:
         return {name: value for name, value in values.items() if isinstance(value, Coefficient)}
 
     def cell_um2(self, ports: int) -> float:
-        """A bit cell: every further port adds two bit lines to its width and a word line to its height (CACTI's
-        rule).
-        """
+        """A bit cell: every further port adds two bit lines in width and a word line in height (CACTI's rule)."""
         side, pitch = sqrt(self.bitcell.value), self.port_pitch.value * (ports - 1)
         return (side + 2 * pitch) * (side + pitch)
 
     def macro_factor(self, bits: float) -> float:
-        """Area of an SRAM macro over that of its cells: drivers and sense amplifiers are along two edges, so the
-        overhead of small macros is larger.
-        """
+        """Area of an SRAM macro over its cells: drivers along two edges, so that small macros have more."""
         return self.periphery.value + self.periphery_edge.value / sqrt(bits)
 
     def register_um2(self, ports: int) -> float:

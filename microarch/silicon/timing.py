@@ -63,18 +63,14 @@ def instances_of(module: Mapping[str, Any], library: liberty.Library) -> list[In
 
 
 def access_ps(memory: Memory) -> float:
-    """The time from the address of a memory to its data: set-up of the address, access of a macro, selections between
-    macros.
-    """
+    """From the address of a memory to its data: set-up, access of a macro, selections between macros."""
     deep = ceil(memory.bits / memory.port_bits / MACRO_WORDS)
     selections = memory.selections + ceil(log2(deep))
     return ADDRESS_SETUP.value + CLOCK_TO_DATA.value + selections * SELECTION.value
 
 
 def longest_path(module: Mapping[str, Any], library: liberty.Library, memories: Iterable[Memory] = ()) -> PathTiming:
-    """The longest path of a module of Yosys' JSON that is mapped to cells of the library. Raises ValueError where the
-    address of a memory follows from its own data.
-    """
+    """The longest path of a mapped module of Yosys' JSON. ValueError: a memory's address follows from its data."""
     instances, memories = instances_of(module, library), list(memories)
     loads, ports = loads_of(module, instances), module["ports"]
     at_once = _arrivals(instances, loads, ports, {})

@@ -31,7 +31,7 @@ from microarch.silicon.cost import (
 )
 from microarch.silicon.energy import EnergyEstimates, run_energy
 from microarch.silicon.estimates import Estimate
-from microarch.silicon.heat import DieTemperatures, HeatEstimates, plane, voltage
+from microarch.silicon.heat import DieTemperatures, HeatEstimates, HeatGrid, neighbours, voltage
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,
@@ -322,7 +322,12 @@ def test_heat_that_comes_in_leaves(cells, lateral):
     found = machine.of(blocks, stacks, np.full(12, 30.0))
     every = np.concatenate([found.cells_c.ravel(), found.hbm_c]) - 25.0
     put_in = sum(each.sum() for each in blocks.values()) + stacks.sum() + found.leakage_w.sum()
-    assert machine._grid.out_w(every) == pytest.approx(put_in, rel=1e-9)
+    assert machine._grid.down @ every == pytest.approx(put_in, rel=1e-9)
+
+
+def plane(columns, rows, square_w_per_k, down_w_per_k):
+    pairs = np.concatenate(neighbours(columns, rows))
+    return HeatGrid(pairs, np.full(len(pairs), square_w_per_k), np.full(columns * rows, down_w_per_k))
 
 
 def test_a_slab_of_uniform_power_is_at_its_resistance_times_power():

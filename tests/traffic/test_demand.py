@@ -36,7 +36,7 @@ from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_model, load_planned
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.traffic import stacked
-from archsim.traffic.demand import LOOKED, active_by_step, build_demand, sum_together, unsettled_steps
+from archsim.traffic.demand import LOOKED, active_by_step, sum_together, unsettled_steps
 from archsim.traffic.formats.readers import open_trace
 from archsim.traffic.larger_batches import extend_trace, recorded_requests
 from archsim.traffic.layer_subset import SomeLayers, representative_layers, seen_shares, some_layers, spread_layers
@@ -428,8 +428,8 @@ def test_every_shifted_copy_decodes_the_recorded_steps_once(lengths, more, seed)
     trace = random_trace(lengths, seed)
     batch = trace.requests + more
     source = extend_trace(trace, batch, "shifted", 0)
-    found = build_demand(source, batch, 20, 0).tokens
-    of_one = np.stack([build_demand(trace, trace.requests, 20, 0).tokens])[0]
+    found = build_run_demand(source, batch, 20, 0).tokens
+    of_one = np.stack([build_run_demand(trace, trace.requests, 20, 0).tokens])[0]
     copies = np.bincount(np.arange(batch) % trace.requests, minlength=trace.requests)
     length = np.diff(trace.request_offsets)
     assert found.sum() == (copies * length).sum() * 2 * 3
@@ -461,7 +461,7 @@ def test_shifted_and_fitted_batches_have_more_active_experts_than_redrawn_ones()
     active = {}
     for how in ("redraw", "shifted", "fitted"):
         source = extend_trace(trace, 96, how, 0)
-        demand = build_demand(source, 96, 30, 0)
+        demand = build_run_demand(source, 96, 30, 0)
         active[how] = (demand.tokens[1:] > 0).sum(axis=2).mean()
     assert active["redraw"] < 13 and active["shifted"] > 40 and active["fitted"] > 40
     assert len({extend_trace(trace, 96, how, 0).digest for how in active}) == 3
@@ -698,7 +698,7 @@ def test_first_steps_of_a_template_are_told_and_no_others(template, counted, war
     source = answers(template, 48)
     active = active_by_step(source, np.arange(40))
     assert len(active) == LOOKED and unsettled_steps(active) == template
-    demand = build_demand(source, 40, counted, 0)
+    demand = build_run_demand(source, 40, counted, 0)
     workload = WorkloadSpec(trace="hand", batch=40, decode_steps=counted, warmup_steps=warmup)
     run = SimpleNamespace(
         run=SimpleNamespace(workload=workload, batch=40, model=SimpleNamespace(name="a model")), source=source

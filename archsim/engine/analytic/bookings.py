@@ -184,9 +184,7 @@ def _passed_one(s, resource, moves, slices):
 
 @outer
 def passed_together(s, src, dst, from_hbm, to_hbm, moves, slices):
-    """How long a transfer that starts with the step takes in competition with all others that do: ``moves`` bytes of
-    hidden vectors, or ``slices`` bytes of a slice.
-    """
+    """How long a transfer takes in competition with all that start with the step: ``moves`` or ``slices`` bytes."""
     machine, ns, (first, last) = s.machine, 0.0, route_of(s.machine, src, dst)
     if from_hbm:
         ns = max(ns, _passed_one(s, HBMS * machine.dies + src, moves, slices))
@@ -199,7 +197,6 @@ def passed_together(s, src, dst, from_hbm, to_hbm, moves, slices):
 
 @outer
 def _begin_slices(s):
-    """Look up the first slices of every die."""
     for die in range(s.machine.dies):
         chain = ask_first(s, die)
         while chain >= 0:
@@ -220,9 +217,7 @@ def tokens_arrive(s, move, ns):
 
 @outer
 def begin_shared(s):
-    """Book everything that starts with the step at equal shares: hidden vectors, the first slices of every die, and
-    what the step before left of its copies.
-    """
+    """Book all that starts with the step at equal shares: vectors, first slices, copies left by the step before."""
     machine = s.machine
     count_unwritten(s)
     _begin_slices(s)

@@ -1,7 +1,5 @@
-"""The analytical engine: the event engine with another kernel.
-
-Plans, cp_en bits, work, copies and decisions come from the same functions as in ``archsim.engine.engine``; the
-duration of a step is that of its walk (``archsim.engine.analytic.walk``).
+"""The analytical engine: the event engine whose steps take the duration of their walk
+(``archsim.engine.analytic.walk``).
 """
 
 from collections.abc import Callable, Sequence
@@ -46,11 +44,9 @@ class WalkKernel:
         return begin_ns + walked.ns
 
     def _explain(self, work: StepWork, walked: walk.WalkedStep, tally: Tally) -> None:
-        """Attribute the step's time to what the die that finishes last was doing: what its products did, waiting for
-        tokens or slices, then combining.
+        """Attribute the step's time to what the die that finishes last was doing.
 
-        Waiting for slices is attributed to the links if the most loaded link is busy longer than the most loaded HBM,
-        else to the HBMs.
+        Waiting for slices is attributed to the links if the most loaded link is busy longer than the most loaded HBM.
         """
         dies, bound_ns = self._machine.dies, tally.bound_ns
         die = int(walked.dies["array"].argmax())

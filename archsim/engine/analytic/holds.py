@@ -151,9 +151,7 @@ def _begin_held_slices(s, away):
 
 @outer
 def begin_held(s):
-    """Book everything that starts with the step: what the step before left of its copies, then hidden vectors, slices
-    from other homes, and local ones.
-    """
+    """Book all that starts with the step: copies left by the step before, hidden vectors, slices."""
     for die in range(s.machine.dies):
         hbm = slices.HBMS * s.machine.dies + die
         s.booked[hbm].free = s.memory.copies.room[die].unwritten_bytes / slices.rate(s.machine, hbm)

@@ -104,9 +104,7 @@ class ManyWalked(NamedTuple):
 def walk_all_carriers(
     recorded: dict[int, recorded_steps.RecordedSteps], system: SystemSpec, demand: RunDemand, strategy: str
 ) -> ManyWalked:  # fmt: skip
-    """`walk_machines` of machines that may stand on different numbers of carriers. ``recorded``: number of carriers →
-    a recorded run; numbers that it lacks are added.
-    """
+    """`walk_machines` on several numbers of carriers; ``recorded``: number → a recorded run; missing ones are added."""
     scenario = next(iter(recorded.values())).scenario
     count = machines_of(system)
     needed = fabrics.carriers_needed(system) if scenario.assumptions.carriers == "as_needed" else min(recorded)
@@ -122,9 +120,7 @@ def walk_all_carriers(
 
 
 def walk_machines(recorded: recorded_steps.RecordedSteps, system: SystemSpec, strategy: str) -> ManyWalked:
-    """Walk all recorded steps on the machines that a system stands for (`archsim.engine.analytic.rates.with_rates`),
-    which stand on as many carriers as the recorded one.
-    """
+    """Walk all recorded steps on the machines that a system stands for (`rates.with_rates`), on equal carriers."""
     first, row = by_part(system, "links")
     links, reach = links_of(recorded, pick(system, first))
     added, decision_ns = decisions_of(recorded, reach)
@@ -194,7 +190,7 @@ class _Walks:
             work.reshape(-1),
             *(own(np.asarray(each)[at]) for each in (self._hbm_bytes_per_ns, llc.hit_ns, llc.miss_ns, llc.write_ns)),
         )
-        tags, rooms = (_repeat_rows(each, count) for each in (memory.llc_tags, memory.copies.room))
+        tags, rooms = (np.repeat(each[None], count, axis=0) for each in (memory.llc_tags, memory.copies.room))
         of_works = pick(self._system, at[first])
         hbm_rates = np.repeat(self._hbm_bytes_per_ns[at[first]][:, None], self._recorded.machine.dies, axis=1)
         for step, (state, changed, fresh, moved) in enumerate(self._states):
@@ -206,9 +202,7 @@ class _Walks:
             counted += moved
 
     def _times(self, step: int, system: SystemSpec) -> tuple[np.ndarray, np.ndarray]:
-        """How long the entries of a step hold arrays, float64[work, entry, 4] (compute, least, drain and alone), and
-        how long a launch delays dies, float64[work, die]. As `archsim.engine.work.WorkBuilder` sets them.
-        """
+        """float64[work, entry, 4] (compute, least, drain, alone) and launches, float64[work, die]; as `WorkBuilder`."""
         recorded = self._recorded
         entries, machine = recorded.works[step].entries, recorded.machine
         given = (np.ascontiguousarray(entries[name]) for name in ("tokens", "routed", "read_bytes", "die"))
@@ -230,10 +224,6 @@ def _as_words(rows: np.ndarray) -> np.ndarray:
     return rows.reshape(-1).view(np.int64)
 
 
-def _repeat_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    return np.repeat(rows[None], count, axis=0)
-
-
 @compiled.inner
 def _links(machine, src, dst):
     """Links of a route: more than its hops where one leads through a switch."""
@@ -243,9 +233,7 @@ def _links(machine, src, dst):
 
 @compiled.outer
 def add_slices(machine, work, fetches, total):
-    """Add the slices of a step to ``total``, int64[4]: bytes through all HBMs and links, and of weights read; and how
-    many of the slices an LLC had.
-    """
+    """Add slices to ``total``, int64[4]: bytes through HBMs, links, of weights; and how many an LLC had."""
     for chain in range(len(fetches)):
         entry, fetch = work.entries[chain // SLICES], fetches[chain]
         if fetch.way == FROM_HBM:
@@ -287,9 +275,7 @@ def _machine_of(same, machines, links, hbm_rates, at):
 
 @compiled.inner
 def _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, walk):
-    """Walk one step on every machine, from its tags and rooms on. A walk looks all slices up before it reads them.
-    ``walk``: of WALKS, which is compiled already.
-    """
+    """Walk one step on every machine, from its tags and rooms on. ``walk``: of WALKS."""
     for at in range(len(ns)):
         for each in range(len(changed)):
             for word in range(len(changed[each])):

@@ -37,9 +37,7 @@ _FIELDS = MappingProxyType(
 
 
 def with_rates(system: SystemSpec, rates: Mapping[tuple[str, str], np.ndarray], machines: int) -> SystemSpec:
-    """A system that stands for many: each of its `RATES` is float64[machine], given or its own. It is no valid
-    specification; functions that compute with numbers alone give arrays for it.
-    """
+    """A system that stands for many (no valid spec): each of its `RATES` is float64[machine], given or its own."""
     changed: dict[str, dict[str, np.ndarray]] = {}
     for (block, key), name in _FIELDS.items():
         value = rates.get((block, key), getattr(getattr(system, block), name))
@@ -50,12 +48,10 @@ def with_rates(system: SystemSpec, rates: Mapping[tuple[str, str], np.ndarray], 
 
 
 def machines_of(system: SystemSpec) -> int:
-    """How many machines a system of `with_rates` stands for."""
     return int(np.size(system.hbm.latency_ns))
 
 
 def pick(system: SystemSpec, at: np.ndarray) -> SystemSpec:
-    """Some of the machines that a system stands for."""
     rates = {key: getattr(getattr(system, key[0]), name)[at] for key, name in _FIELDS.items()}
     return with_rates(system, rates, len(at))
 

@@ -98,9 +98,7 @@ class RecordedSteps(NamedTuple):
 
     @property
     def most_machines(self) -> int:
-        """How many machines `archsim.engine.analytic.machines.walk_machines` should be given at once: their tables
-        take some tens of megabytes.
-        """
+        """How many machines `walk_machines` should be given at once: their tables take some tens of megabytes."""
         machine = self.machine
         tables = 2 * machine.dies**2 + len(machine.link_rates) + len(self.works)
         tables += 6 * max((len(work.entries) for work in self.works), default=0)

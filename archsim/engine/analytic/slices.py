@@ -1,8 +1,4 @@
-"""State of a walk (slices, resources, dies), and what blocks decide about a slice, however its time is computed.
-
-Look-ups, redirections, copies and contents of LLCs follow from the same functions of the hardware blocks as in the
-event kernels (``microarch.blocks.atu``, ``llc``, ``pdu``, ``hbm``).
-"""
+"""State of a walk (slices, resources, dies), and what blocks (``microarch.blocks``) decide about a slice."""
 
 from typing import NamedTuple
 
@@ -84,13 +80,11 @@ class Walk(NamedTuple):
 
 @inner
 def entry_of(s, chain):
-    """ENTRY: of which the chain is a slice."""
     return s.work.entries[unsigned(chain) // unsigned(SLICES)]
 
 
 @inner
 def key_of(entry, chain):
-    """Key of the slice in LLCs and copies."""
     return entry.key + np.int64(unsigned(chain) % unsigned(SLICES))
 
 
@@ -104,7 +98,6 @@ def rate(machine, resource):
 
 @inner
 def source_of(s, chain):
-    """The die whose HBM or LLC a fetch reads."""
     entry = entry_of(s, chain)
     return entry.die if s.fetches[chain].way == FROM_HBM else entry.home
 
@@ -184,9 +177,7 @@ def leave_copies(s, end):
 
 @outer
 def take_next(s, die):
-    """Which slice in flight the compute array takes next, when it will be done with it (infinity: none), and what it
-    waits for.
-    """
+    """The slice in flight that the array takes next, when it is done (infinity: none), and what it waits for."""
     row, best, ready, ready_first = s.dies[die], NOBODY, np.inf, np.inf
     for place in range(row.flying):
         chain = s.flying[die, place]

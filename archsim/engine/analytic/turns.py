@@ -96,10 +96,7 @@ def _multiply(s, die):
 
 @outer
 def _request(s, die, end):
-    """Look up the die's next slice as soon as it has room for it; returns when all has ended that this waited for.
-
-    A slice leaves room, evenly, while it is multiplied.
-    """
+    """Look up the die's next slice once it has room (left evenly by products); returns when what it waits for ends."""
     row, local, least = s.dies[die], s.work.local[die], room_to_ask(s.machine)
     while row.room + row.leaving < least:
         row.room += row.leaving

@@ -33,9 +33,7 @@ def _first_done(s, die, done):
 
 @inner
 def _ask(s, die, entry, fetch, now):
-    """The slice of ``entry`` has left room, evenly, until it was multiplied: ask for others, each as soon as there was
-    enough.
-    """
+    """The slice of ``entry`` has left room, evenly, until it was multiplied: ask for others."""
     row, local, place = s.dies[die], s.work.local[die], s.dies[die].taken
     freed, least = room_of(s.machine, entry), room_to_ask(s.machine)
     while local.next_chain < local.end_chain and row.room + freed >= least:

@@ -62,7 +62,6 @@ FEW_TOKENS = 8  # a rank
 
 def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, size: int, bandwidth: float) -> PortLaw:
     """The law of ports of fabric level ``number`` (0 inside a node, 1 between nodes) for ``op``, DISPATCH or COMBINE.
-
     Raises SpecError for a level without a law, or with one of another kind; LawMissing for kernels that its
     calibration lacks.
     """
@@ -97,9 +96,7 @@ def between_law(
     nodes: int,
     sms: int | None = None,
 ) -> PortLaw:
-    """The law of the NICs of ``nodes``. The arguments are those of `node_law`. Raises LawMissing for kernels that were
-    not measured.
-    """
+    """The law of the NICs of ``nodes``; arguments as of `node_law`. Raises LawMissing for what was not measured."""
     refuse_sms(dispatch, sms)
     laws = Laws(calibration_named(name))
     if "nccl" in KERNELS[dispatch].names:

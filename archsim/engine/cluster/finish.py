@@ -21,8 +21,8 @@ from archsim.engine.cluster.laws import PortLaw
 
 
 def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw, share: np.ndarray) -> np.ndarray:
-    """float64[network, target] ns: when a target has what it awaits; ``flows``: bytes, float64[network, source,
-    target], ``begin_ns``: float64[network, source], ``share``: float64[network, port], of the bandwidth of a port.
+    """float64[network, target] ns: when a target has all of ``flows``, bytes float64[network, source, target].
+    ``begin_ns``: float64[network, source]; ``share``: float64[network, port] of a port's bandwidth.
     """
     out_ns = begin_ns + law.busy(flows.sum(axis=2)) / share
     found = np.zeros(flows.shape[::2])

@@ -93,7 +93,6 @@ class Sent(NamedTuple):
     flows: PortBytes | None = None
 
     def part(self, share: float) -> Sent:
-        """A share of it."""
         return Sent(self.vectors * share, self.arrived * share, self.flows and self.flows.part(share))
 
 
@@ -230,9 +229,7 @@ class PortMoves:
         return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
 
     def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
-        """Kernels that send to experts and receive take all SMs for as long as they would inside one node, where SMs
-        move all bytes themselves; for the rest of the time, the NIC does.
-        """
+        """SMs that kernels take as long as they would inside one node; for the rest of the time, the NIC moves all."""
         if self._free or self._share:
             return overlap.Sms(share=self._share), overlap.Sms(share=self._share)
         passed = sent.vectors.sum(axis=1).max() * (self._grid.size - 1) / self._grid.size
@@ -423,9 +420,7 @@ class RouteMoves:
 
 
 class MeshMoves(RouteMoves):
-    """By the law of measured kernels; see the module. They send a vector for every token and expert, whatever the
-    assumption ``dispatch``, and all dies have what they await when the kernel ends.
-    """
+    """By the law of measured kernels: a vector for every token and expert; all dies have theirs when it ends."""
 
     def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         system, name = scenario.system, str(scenario.system.endpoint)
@@ -462,7 +457,6 @@ def origins_of(demand: StepDemand) -> np.ndarray:
 
 
 def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
-    """The law of a level: of measured kernels, or of its bandwidth."""
     system, assumptions = scenario.system, scenario.assumptions
     assert system.fabric is not None, "it has nodes"
     levels = system.fabric.levels
@@ -478,9 +472,7 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
 
 
 def name_kernels(scenario: Scenario) -> str | None:
-    """The measured kernels that move hidden vectors between GPUs, by level, or between the chips of a mesh; None where
-    none are charged.
-    """
+    """The measured kernels that move hidden vectors, by level, or between a mesh's chips; None where none charges."""
     if scenario.system.endpoint is not None and scenario.assumptions.activations == "dispatched":
         return mesh_laws.name_endpoint(scenario.system)
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
@@ -499,7 +491,6 @@ def kernels_carried(scenario: Scenario) -> bool:
 
 
 def _laws_of(scenario: Scenario, op: str) -> Iterator[PortLaw]:
-    """Of the levels of a cluster, the innermost first."""
     grid = grid_of(scenario.system)
     assert grid is not None, "kernels were measured between GPUs of nodes alone"
     return (_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1))

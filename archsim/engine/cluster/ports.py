@@ -56,18 +56,14 @@ class PortBytes(NamedTuple):
     outer: np.ndarray
 
     def part(self, share: float) -> PortBytes:
-        """A share of the bytes."""
         return PortBytes(self.inner * share, self.outer * share)
 
     def reverse(self) -> PortBytes:
-        """The same bytes on their way back."""
         return PortBytes(self.inner.swapaxes(1, 2), self.outer.swapaxes(1, 2))
 
 
 def grid_of(system) -> Grid | None:
-    """The nodes of a system, if it is switches of GPUs in one or two levels, or GPUs linked to each other by links with
-    a law; else None.
-    """
+    """Nodes of a system of GPUs: switches in one or two levels, or links of pairs that have a law; else None."""
     levels: Sequence[LevelSpec] = () if system.fabric is None else system.fabric.levels
     if len(levels) == 1 and levels[0].kind == LINKED and levels[0].law is not None:
         return Grid(1, system.dies, linked=True)
@@ -88,9 +84,7 @@ def grid_of(system) -> Grid | None:
 
 
 def flows_forwarded(vectors: np.ndarray, to_nodes: np.ndarray, grid: Grid, vector_bytes: float) -> PortBytes:
-    """Flows of a dispatch that sends once for every (token, node). ``vectors``: [home, die], ``to_nodes``: [home,
-    node], tokens that have an expert there.
-    """
+    """Flows of a dispatch, once a (token, node). ``vectors``: [home, die], ``to_nodes``: [home, node] tokens."""
     nodes, size = grid.nodes, grid.size
     by_rail = vectors.reshape(nodes, size, nodes, size).sum(axis=0)  # [rail, node, die in it]
     inner = _off_diagonal(by_rail.swapaxes(0, 1) * float(vector_bytes))
@@ -116,9 +110,7 @@ def flows_direct(vectors: np.ndarray, grid: Grid, vector_bytes: float) -> PortBy
 
 
 def outer_ports(grid: Grid, networks: int) -> np.ndarray:
-    """The port (a die, or a node whose GPUs share one) of every member of the networks between nodes, int64[network,
-    member].
-    """
+    """int64[network, member]: the port (a die, or a node whose GPUs share one) of the networks between nodes."""
     if grid.shared:
         return np.arange(grid.nodes)[None]
     return np.arange(grid.dies).reshape(grid.nodes, grid.size).T if networks > 1 else np.arange(grid.dies)[None]
@@ -130,9 +122,7 @@ def port_bytes(flows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refuse_unequal(slots: np.ndarray, experts: int) -> None:
-    """Raise SpecError where GPUs hold different numbers of experts, as no measured kernel does. ``slots``: int64[layer,
-    die]. GPUs may outnumber experts.
-    """
+    """Raise SpecError where GPUs hold different numbers of experts (no kernel does). ``slots``: int64[layer, die]."""
     dies = slots.shape[1]
     if (slots.max(axis=1) == slots.min(axis=1)).all() or slots.max() == 1:
         return
@@ -146,7 +136,6 @@ def refuse_unequal(slots: np.ndarray, experts: int) -> None:
 
 
 def _off_diagonal(flows: np.ndarray) -> np.ndarray:
-    """Without what a port sends to itself; changes ``flows``."""
     member = np.arange(flows.shape[1])
     flows = np.ascontiguousarray(flows)
     flows[:, member, member] = 0.0

@@ -13,7 +13,6 @@ from microarch.blocks import hbm, request
 
 @inner
 def _resource_of(s, die):
-    """The row of ``archsim.engine.state.Tally.resources`` of a die's compute array."""
     return s.tally.resources[(state.UNITS - 1) * s.machine.dies + die]
 
 
@@ -43,9 +42,7 @@ def _start_array(s, die, now):
 
 @inner
 def _watch_room(pool, entry, array, stage, now):
-    """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room
-    evenly until it is multiplied.
-    """
+    """Set a timer for when the array's slice has left room (evenly, until it is multiplied) for the next one."""
     lacking, taken = array.ask_from - array.room, pool.chains[pool.stages[stage].item].taken
     if array.unasked > 0 and lacking < taken:
         left = entry.compute_ns * (entry.read_bytes - taken + lacking) / entry.read_bytes
@@ -109,9 +106,7 @@ def has_room(s, stage, now):
 
 @outer
 def end_product(s, stage, now):
-    """A slice is multiplied: the array takes the next one, the Local CP fetches another; after the last, results
-    leave.
-    """
+    """A slice is multiplied: the array takes the next, the Local CP fetches one; after the last, results leave."""
     pool, row = s.traffic.pool, s.traffic.pool.stages[stage]
     row.end = now
     entry = s.work.entries[row.item // hbm.SLICES]
@@ -130,9 +125,7 @@ def end_product(s, stage, now):
 
 @outer
 def end_multiplying(s, stage, now):
-    """The array has worked on a slice for the time of its product, or the slice has drained. If bytes of it are
-    missing, the array waits for them or goes on.
-    """
+    """A product's time or a drain has passed. If bytes are missing, the array waits for them or goes on."""
     pool, item = s.traffic.pool, s.traffic.pool.stages[stage].item
     chain, entry = pool.chains[item], s.work.entries[item // hbm.SLICES]
     chain.computed = 1
@@ -148,9 +141,7 @@ def end_multiplying(s, stage, now):
 
 @outer
 def _drain(s, chain, drain_ns, now):
-    """The array would be done but for the last segment, which came late: the GEMM ends ``drain_ns`` after it; or its
-    measured time is longer, as it reads.
-    """
+    """The last segment came late: the GEMM ends ``drain_ns`` after it, or its measured time is longer, as it reads."""
     compute, last = s.traffic.pool.stages[chain.stage], s.traffic.pool.stages[chain.last]
     if chain.ends_from <= last.end + drain_ns:
         compute.cause, compute.bound_from = chain.last, last.end

@@ -15,19 +15,16 @@ MOST_BITS = 63  # of links that a route's bits can tell
 
 @inner
 def row_of(s, stage):
-    """STAGE: the row of a stage."""
     return s.pool.stages[unsigned(stage)]
 
 
 @inner
 def claim_of(s, r):
-    """CLAIM: of a resource."""
     return s.pool.claims[unsigned(r)]
 
 
 @inner
 def entry_of(s, chain):
-    """ENTRY: of which the chain is a slice."""
     return s.work.entries[unsigned(chain) // unsigned(hbm.SLICES)]
 
 

@@ -39,10 +39,7 @@ def explain_product(tally, work, entry, since, until):
 
 @compiled.outer
 def trace_back(stages, work, tally, stage):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by cause, and its residuals.
-
-    The part of a transfer in which an HBM was its bottleneck counts as a read.
-    """
+    """Add the critical path that ends with ``stage`` to ``bound_ns``, by cause (an HBM: read), and residuals."""
     until = stages[stage].end
     while stage >= 0 and until > 0.0:
         row = stages[stage]

@@ -106,9 +106,7 @@ class Traffic(NamedTuple):
 
 
 def new_pool(machine: Machine, chains: int, moves: int) -> FlowPool:
-    """An empty pool for steps of at most ``chains`` chains and ``moves`` moves (dispatch and combine together), and on
-    every die copies that are still to be written.
-    """
+    """An empty pool for steps of at most ``chains`` chains, ``moves`` moves and a copy to be written a die."""
     stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + machine.dies
     flows = 2 * chains + moves + machine.dies
     return FlowPool(

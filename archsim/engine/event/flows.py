@@ -133,9 +133,7 @@ def send(t, stage, now):
 
 @compiled.inner
 def _next_in_line(t, group, before, now):
-    """Take the stage whose flow starts as that of stage ``before`` ends; -1 if none waits. Until now it has waited for
-    the first resource of its route.
-    """
+    """Take the stage whose flow starts as that of ``before`` ends; -1: none. It waited for its first resource."""
     if t.line_of[group] < 0:
         return NOBODY
     line = t.lines[t.line_of[group]]
@@ -153,9 +151,7 @@ def _next_in_line(t, group, before, now):
 
 @compiled.inner
 def _end_flow(t, index, now):
-    """The flow ends. If the next one in its line takes the same way, it continues at its rate; else the flow leaves the
-    network, and the last row takes its place.
-    """
+    """The flow ends. If the next in its line takes the same way, it continues at its rate; else the flow leaves."""
     pool, flow = t.pool, t.pool.flows[index]
     stage, group = flow.stage, np.int64(pool.groups[index])
     row = pool.stages[stage]
@@ -207,9 +203,7 @@ def work_flows(t, now):
 
 @compiled.inner
 def _hbm_is_bottleneck(net, group, dies):
-    """Whether an HBM limits the group's flows; if the solver does not report it: an HBM is saturated, and no link of
-    the route is.
-    """
+    """Whether an HBM limits the group: by the solver, or a saturated HBM and no saturated link of the route."""
     if net.groups[group].bottleneck >= 0:
         return net.groups[group].bottleneck < dies
     tight = False

@@ -47,7 +47,6 @@ def _follow(s, stage, event, end):
 
 @inner
 def _start_chain(s, die, now, parent):
-    """Look the die's next slice up, if one is left."""
     local = s.work.local[unsigned(die)]
     if local.next_chain < local.end_chain:
         chain = s.work.chains[unsigned(local.next_chain)]
@@ -57,7 +56,6 @@ def _start_chain(s, die, now, parent):
 
 @inner
 def _start_moves(s, what, die, now, parent):
-    """Start the bundles of hidden vectors that leave ``die``."""
     columns = s.work.moves.shape[1]
     for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
         claims.create(s, ACT_READ, what * columns + column, HBM * s.machine.dies + die, now, 0.0, parent, np.int64(0))
@@ -65,7 +63,6 @@ def _start_moves(s, what, die, now, parent):
 
 @inner
 def _release_held(s, die, now, parent):
-    """The die's tokens have arrived: its waiting slices may be computed."""
     chain = s.work.local[unsigned(die)].held
     s.work.local[unsigned(die)].held = claims.NOBODY
     s.work.local[unsigned(die)].launched_ns = now + s.work.local[unsigned(die)].launch_ns
@@ -135,7 +132,6 @@ def _trace_back(s, stage, begin):
 
 @inner
 def _start_all(s, begin_ns):
-    """Dispatch the hidden vectors and look up the first slices."""
     for die in range(s.machine.dies):
         _start_moves(s, state.DISPATCH, die, begin_ns, claims.NOBODY)
     if s.machine.window < len(s.work.chains):
@@ -161,9 +157,7 @@ def _ends_step(s, stage):
 
 @kernel
 def run_step(s, begin_ns):
-    """Run one step from ``begin_ns``; returns when its last stage has ended, float64 ns: stores included, but for
-    copies under ``copy_writes: background``, whose time is left to the HBMs at the start of the next step.
-    """
+    """Run one step; float64 ns at which its last stage ends, but for copies under ``copy_writes: background``."""
     s = reference(s)
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
@@ -195,7 +189,6 @@ def run_step(s, begin_ns):
 
 
 def _link_bits(machine: state.Machine) -> np.ndarray:
-    """``ReservedState.link_bits``."""
     if machine.link_resources > claims.MOST_BITS:
         return np.zeros(0, np.int64)
     of_pairs = np.zeros(machine.dies**2, np.int64)

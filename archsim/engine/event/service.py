@@ -111,9 +111,7 @@ def serve_move(s, row):
 
 @inner
 def group_of(s, kind, item, reader):
-    """Resources of a stage: a unit of a die, or the route of a request, slice or move. ``reader``: whose LLC is
-    filled.
-    """
+    """Resources of a stage: a unit of a die, or a route. ``reader``: whose LLC is filled."""
     dies = s.machine.dies
     routes = state.UNITS * dies
     if kind == request.DONE:

@@ -62,10 +62,7 @@ def resume_copies(s):
 
 @outer
 def leave_copies(s, end):
-    """Leave what is not written when the step ends to the next one.
-
-    From then on only copies use an HBM, so that it is busy until the last of them has left.
-    """
+    """Leave copies that are not written to the next step; from ``end`` on only they use an HBM."""
     pool, machine, room = s.traffic.pool, s.machine, s.memory.copies.room
     for die in range(machine.dies):
         room[die].unwritten_bytes = 0
@@ -144,7 +141,6 @@ def _tell(s, timer, now):
 
 @outer
 def _start(s):
-    """Dispatch the hidden vectors and look up the first slices; copies of the step before may still be written."""
     resume_copies(s)
     for die in range(s.machine.dies):
         start_moves(s, DISPATCH, die, flows.NOBODY, 0.0)

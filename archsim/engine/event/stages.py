@@ -1,6 +1,4 @@
-"""How a step begins the stages of its slices and of its hidden vectors under ``contention: shared``; what each stage
-takes is in ``archsim.engine.event.shared``.
-"""
+"""How a step begins the stages of its slices and hidden vectors under ``contention: shared``."""
 
 from typing import NamedTuple
 

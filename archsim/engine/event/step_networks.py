@@ -81,9 +81,7 @@ def flow_network(machine: Machine, fabric: Fabric, groups: np.ndarray) -> FlowNe
 
 @kernel
 def _list_routes(groups, dies, route_ptr, route_links, at, routes):
-    """Resources of each group's route into ``routes`` from ``at[row]`` on; or, if that is empty, their number into
-    ``at[row + 1]``.
-    """
+    """Resources of each group's route into ``routes`` from ``at[row]``; if empty, counts into ``at[row + 1]``."""
     counts = len(routes) == 0
     for row in range(len(groups)):
         own = groups[row] < PAIRS * dies

@@ -8,11 +8,7 @@ from microarch.fabric.fabric import Fabric, Graph, link_rank
 
 
 def rank_links(graph: Graph) -> np.ndarray:
-    """int32[link]: an order of the links along which every route rises, from 0.
-
-    Raises ValueError where routes wait for each other in a cycle: the rates of round-robin routers then depend on their
-    buffers, which are not modelled.
-    """
+    """int32[link]: an order of the links along which every route rises, from 0; ValueError where there is none."""
     ports = getattr(graph, "ports", 0)
     if not ports:
         return xy_rank(graph) if graph.kind == "mesh" else link_rank(graph)
@@ -36,9 +32,7 @@ def xy_rank(mesh: Graph) -> np.ndarray:
 
 
 def ranks_in_cycles(graph: Graph) -> np.ndarray:
-    """int32[link]: an order of the links that every route follows, but for one step of every cycle of routes: where all
-    links that are left wait for others, that with the lowest number comes first.
-    """
+    """int32[link]: as `rank_links`, but cycles are cut: where all links left wait, the lowest comes first."""
     first, same = graph.route_links[:-1], np.ones(max(0, len(graph.route_links) - 1), bool)
     same[graph.route_ptr[(graph.route_ptr > 0) & (graph.route_ptr < len(graph.route_links))] - 1] = False
     pairs = np.unique(np.stack([first[same], graph.route_links[1:][same]], axis=1).astype(np.int64), axis=0)
@@ -54,11 +48,8 @@ def ranks_in_cycles(graph: Graph) -> np.ndarray:
 
 
 def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
-    """int32[resource] for ``archsim.engine.flows.network``: HBMs are uncoupled, links rise along every route, or,
-    where routes may wait for each other in ``cycles``, along most of it.
-
-    Raises ArchsimError for a fabric whose routes wait for each other in a cycle: the rates of round-robin
-    routers then depend on their buffers, which are not modelled.
+    """int32[resource]: HBMs are uncoupled, links rise along every route, or with ``cycles`` along most. Raises
+    ArchsimError for cycles: rates of round-robin routers then depend on buffers, which are not modelled.
     """
     try:
         links = ranks_in_cycles(fabric) if cycles else rank_links(fabric)

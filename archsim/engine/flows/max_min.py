@@ -40,10 +40,7 @@ ALL = np.int64(2**62)
 
 @outer
 def fair_rates(net, ports):
-    """Max–min rates (`archsim.engine.flows.network.FlowNetwork`); returns how many groups were recomputed.
-
-    ``ports`` is not used: all solvers have the same parameters.
-    """
+    """Max–min rates; returns how many groups were recomputed. ``ports``, a parameter of all solvers, is not used."""
     net.counts[network.STAMP] += 1
     net.counts[network.FOUND] = 0
     watched = _undo_rounds(net)
@@ -55,9 +52,7 @@ def fair_rates(net, ports):
 
 @inner
 def _undo_rounds(net):
-    """Undo the rounds that the touched groups can change, and count these groups anew. Returns the number of resources
-    to watch: the bottlenecks of these rounds.
-    """
+    """Undo the rounds that touched groups can change and count these groups anew; returns the resources to watch."""
     touched, watched, kept = (
         net.lists[network.TOUCHED_GROUPS],
         np.int64(0),
@@ -109,7 +104,6 @@ def _flows_to_fill(net, group):
 
 @inner
 def _rate_alone(net, group):
-    """Set the rate of a group that shares no resource."""
     row = net.groups[group]
     row.rate = 0.0 if row.weight == 0 else np.inf
     if row.weight > 0:
@@ -156,11 +150,7 @@ def _saturates_before(net, group):
 
 @inner
 def _fill(net, n):
-    """Progressive filling from the level of the last round on.
-
-    Most resources that saturate did so in the last filling, too. Only these, the first n of the list, are watched, and
-    others when they have come as near.
-    """
+    """Progressive filling from the last round's level on; the first n resources of the list are watched."""
     kept = net.counts[network.ROUNDS]
     for i in range(n):
         _watch(net, i)
@@ -191,7 +181,6 @@ def _fill(net, n):
 
 @inner
 def _watch(net, i):
-    """Watch the resource in a place of the list."""
     resource = net.resources[net.lists[network.WATCHED, unsigned(i)]]
     resource.watched = i + 1
     net.share[unsigned(i + 1)] = _share(resource.left, resource.waiting)
@@ -217,9 +206,7 @@ def _undo_near(net, kept, first, n):
 
 @inner
 def _find_tightest(net, n, floor):
-    """List the watched resources with the least share, the last resource first; returns their number and this share:
-    it is no less than ``floor``, whatever rounding does.
-    """
+    """List the watched resources of least share, last first; returns their number and it, no less than ``floor``."""
     watched, tightest, shares = net.lists[network.WATCHED], net.lists[network.TIGHTEST], net.share
     least, found = shares[1], np.int64(0)
     for i in range(2, n + 1):
@@ -241,9 +228,7 @@ def _find_tightest(net, n, floor):
 
 @inner
 def _saturate(net, level, n_tightest, first_change):
-    """Fix the flows through the tightest resources, and remove them from the resources that they pass; returns whether
-    one that is not watched may have saturated before.
-    """
+    """Fix the flows of the tightest; returns whether a resource not watched may have saturated before."""
     near, beyond = False, NEAR * level
     if n_tightest == 1:
         r = net.lists[network.TIGHTEST, 0]
@@ -271,7 +256,6 @@ def _saturate(net, level, n_tightest, first_change):
 
 @inner
 def _limit(net, r, level):
-    """The resource saturates: it limits all of its flows that are not fixed yet."""
     resource, stamp, found = net.resources[r], net.counts[network.STAMP], net.counts[network.FOUND]
     if resource.waiting - resource.newly_fixed != resource.limited:
         _take_open(net, r)
@@ -333,9 +317,7 @@ def _take_open(net, r):
 
 @inner
 def _subtract(net, at, level, beyond, fixed):
-    """Remove fixed flows from a resource, as a row of the changes; returns whether it is not watched and may have
-    saturated before.
-    """
+    """Remove fixed flows from a resource; whether it is not watched and may have saturated before."""
     change = net.changes[unsigned(at)]
     resource = net.resources[change.resource]
     left, waiting = resource.left, resource.waiting

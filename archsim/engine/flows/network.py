@@ -146,9 +146,7 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
 
 @kernel
 def _take_places(positions, route_ptr, route_resources, latest):
-    """Fill in the group of every position; ``latest``: int64[resource] of -1. False where a route
-    passes a resource twice.
-    """
+    """Fill in the group of every position; ``latest``: int64[resource] of -1. False: a route passes one twice."""
     for group in range(len(route_ptr) - 1):
         for at in range(route_ptr[group], route_ptr[group + 1]):
             resource = route_resources[at]

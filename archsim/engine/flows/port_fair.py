@@ -36,9 +36,7 @@ MAX_SWEEPS = 200
 
 @outer
 def solve_rates(net, ports, fair):
-    """`fair_rates`, or else `round_robin_rates`. Kernels have both, so that none is compiled twice for it; ``ports``:
-    NO_PORTS where rates are fair.
-    """
+    """`fair_rates`, or else `round_robin_rates`: one kernel, so that none is compiled twice for it."""
     if fair:
         max_min.fair_rates(net, ports)
     else:
@@ -114,7 +112,6 @@ def _forward(net, ports, found, coupled, reached):
 
 @inner
 def _taken(net, ports, k):
-    """Bytes/ns of all flows that enter by port ``k``."""
     total = 0.0
     for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
         group = net.groups[ports.entries[e]]
@@ -124,7 +121,6 @@ def _taken(net, ports, k):
 
 @inner
 def _slow_down(net, ports, k, factor):
-    """Multiply the rates of the flows that enter by port ``k``."""
     for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
         net.groups[ports.entries[e]].rate *= factor
 
@@ -166,9 +162,7 @@ def _water_level(ports, first, last, capacity):
 
 @inner
 def _offer(ports, first, last, capacity, k):
-    """Share of ``capacity`` that port ``k`` would get if it requested all of it and the others what they request
-    now.
-    """
+    """Share of ``capacity`` that port ``k`` would get if it requested all of it and the others as now."""
     kept = ports[k].asked
     ports[k].asked = np.inf
     level = _water_level(ports, first, last, capacity)
@@ -222,10 +216,7 @@ def _backward(net, ports, coupled):
 
 @inner
 def _fill_uncoupled(net, ports, coupled, reached):
-    """Levels of the uncoupled resources, where a flow that nothing else slows requests all, any other its rate.
-
-    Returns the largest move relative to capacity.
-    """
+    """Levels of uncoupled resources: a flow that nothing slows requests all. Returns the largest relative move."""
     moved = 0.0
     for i in range(coupled, reached):
         r = ports.sweep[i]

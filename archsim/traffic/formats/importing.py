@@ -66,8 +66,8 @@ def import_sources(
 ) -> ImportReport:
     """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
-    model: the routing is checked against it; None: the shipped model that the first source names. on_error: stop at
-    the first damaged request or file, or skip it. reader: a user's own format.
+    model: checks the routing; None: the shipped one that the first source names. on_error: stop or skip. reader: a
+    user's.
     """
     for source in sources:
         if not source.exists():
@@ -95,9 +95,7 @@ def import_sources(
 
 
 def _formats(sources: Sequence[Path], reader: str | None) -> list[RoutingFormat | None]:
-    """The format of every source; None: it holds expert loads. Raises TraceError for one that is unknown, or a
-    mixture.
-    """
+    """The format of every source; None: expert loads. Raises TraceError for an unknown one, or a mixture."""
     if reader is not None:
         return [own_format(reader)] * len(sources)
     loads = [not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]

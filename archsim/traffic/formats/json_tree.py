@@ -42,10 +42,6 @@ def model_name(root: Path, files: list[Path]) -> str:
     return names[0]
 
 
-def origin_of(file: Path) -> Origin:
-    return Origin(str(file), f"{file.absolute().parent.name}/{file.stem}")
-
-
 # The data set's JSON tree, in a directory or in a tar archive (which is streamed, never unpacked).
 #
 # ``<org>/<model>/<dataset>/<subject>/<n>.json``; its layout is at the top of this module.
@@ -123,9 +119,7 @@ def _members(path: Path, stream) -> Iterator[tuple[bytes, PurePosixPath]]:
 
 
 def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
-    """Whether a member is a request. Raises TraceError for one that could escape the archive, is not a file, or is
-    too large.
-    """
+    """Whether a member is a request. Raises TraceError for one that escapes, is no file, or is too large."""
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
         raise TraceError(f"{path}: member {member.name!r} leads out of the archive; nothing is imported")
@@ -146,9 +140,7 @@ def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
 
 
 def _check_end(path: Path) -> None:
-    """A tar archive ends with two blocks of zeros; without this check, one truncated between members would go
-    unnoticed.
-    """
+    """A tar archive ends with two blocks of zeros; else one truncated between members would go unnoticed."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 1024))
@@ -172,7 +164,7 @@ def _read_file(file: Path, model, layer_ids):
         content = file.read_bytes()
     except OSError as error:
         raise TraceError(f"{file}: cannot be read ({error.strerror})") from error
-    return read_request(content, origin_of(file), model, layer_ids)
+    return read_request(content, Origin(str(file), f"{file.absolute().parent.name}/{file.stem}"), model, layer_ids)
 
 
 def _read_content(content: bytes, origin: Origin, model, layer_ids):

@@ -32,9 +32,7 @@ def jsonl_name(path: Path) -> str:
 
 
 def jsonl_items(path: Path) -> Iterator[Item]:
-    """Raises TraceError for a file without lines; a line is parsed only when its item is read, or
-    where it has choices.
-    """
+    """Raises TraceError for a file without lines; a line is parsed when its item is read, or has choices."""
     line_number = number = 0
     with path.open("rb") as stream:
         while line := stream.readline(MOST_LINE_BYTES + 1):

@@ -64,10 +64,7 @@ def load_files(sources: Sequence[Path]) -> list[Path]:
 
 
 def read_all_loads(sources: Sequence[Path], model: ModelSpec) -> Loads:
-    """The loads of all sources, files or folders: summed over the ranks of a recording, idle matrices left out.
-
-    Raises TraceError for sources that do not belong together, and where every count is zero.
-    """
+    """The loads of all sources, without idle matrices. Raises TraceError: not of one recording, or all zero."""
     files = load_files(sources)
     every = [read_loads(file, model) for file in files]
     for file, part in zip(files, every, strict=True):
@@ -90,9 +87,7 @@ MEAN_CHOICES = 16
 
 
 def _refuse_counts_of_some_ranks(files: list[Path], loads: Loads) -> None:
-    """Raise TraceError where the same experts, or as many in every layer, never run: a rank counts its own experts
-    alone until an engine adds the ranks up.
-    """
+    """Raise TraceError where the same experts, or as many a layer, never run: a rank's counts alone."""
     counts = loads.counts.sum(axis=0)
     counts = counts[counts.any(axis=1)]
     experts, idle = counts.shape[1], counts == 0
@@ -125,9 +120,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def _sum_ranks(files: list[Path], every: list[Loads]) -> Loads:
-    """Loads one after the other; those of the same name are summed if they are of different ranks. A rank's later file
-    of a recording, by the time in its name, is a dump of its own.
-    """
+    """Loads one after the other; equal names of different ranks are summed; a rank's later file is its own."""
     at: dict[str, int] = {}
     ranks: dict[str, dict[int, Path]] = {}
     counts: list[np.ndarray] = []

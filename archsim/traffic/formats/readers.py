@@ -25,8 +25,7 @@ coarse.
 
 
 def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) -> Trace:
-    """Open a trace store, or a file or directory of any format that has a reader; check it
-    against a model.
+    """Open a trace store, or a file or directory of any format that has a reader; check it against a model.
 
     reader: a user's own format. A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The
     trace may have fewer layers than the model. Raises TraceError naming file, request, iteration and layer.
@@ -69,9 +68,7 @@ def _assemble(location: Path, model: ModelSpec, source: str, reader: str | None 
 
 
 def _signature(files: list[Path], model: ModelSpec) -> str | None:
-    """A key of files by path, size and modification time; None if one changed so recently that a further change could
-    go unnoticed.
-    """
+    """A key of files by path, size and time; None if one changed so recently that another change could hide."""
     digest = hashlib.sha256(repr(_shape(model)).encode())
     for file in files:
         status = file.stat()

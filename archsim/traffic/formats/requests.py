@@ -34,9 +34,7 @@ class Item:
 
 
 def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | None:
-    """float32[token, layer, k] of all requests, or None if none has any. Raises TraceError if some
-    have and some not.
-    """
+    """float32[token, layer, k] of all requests, or None for none. Raises TraceError for some."""
     given = [each for each in scores if each is not None]
     if given and len(given) < len(scores):
         raise TraceError(f"{where}: {len(given)} of {len(scores)} requests have scores; expected all or none of them")

@@ -28,7 +28,6 @@ _NPY = b"\x93NUMPY"
 
 
 def is_routed_npz(path: Path) -> bool:
-    """Whether an ``.npz`` file has vLLM's member and not archsim's."""
     names = member_names(path) if path.suffix == ".npz" else set()
     return NAME in names and "experts" not in names
 

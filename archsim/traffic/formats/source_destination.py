@@ -35,7 +35,6 @@ _SEED = 0
 
 
 def is_matrices(path: Path) -> bool:
-    """Whether a path has the name of such a file."""
     return path.name.endswith(ENDING)
 
 

@@ -34,9 +34,7 @@ def _products(rows: pd.DataFrame, dtype: pd.Series, latency_us: pd.Series) -> pd
 
 
 def _gemm_sweeps(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per GPU, framework, version, dtype and shape. Rows with m = 0 are collector
-    placeholders without a timing.
-    """
+    """One row per GPU, framework, version, dtype and shape; m = 0 marks placeholders without a timing."""
     rows = rows[rows["m"] > 0]
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
         run_id=rows["framework_version"], gpu_name=rows["gpu"], library=rows["framework"],
@@ -56,9 +54,7 @@ def _grid(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _engines(rows: pd.DataFrame) -> pd.DataFrame:
-    """Sweeps side by side, a column each, named after library and version; empty: not measured. Of every library and
-    dtype the newest version: four GPUs of 322 shapes and all versions would be 1.6 million points.
-    """
+    """Sweeps side by side, a column each by library and version (empty: not measured); newest version a dtype."""
     versions = {name: name.removeprefix(TIMES).partition("_") for name in rows if name.startswith(TIMES)}
     newest = sorted(versions, key=lambda name: newest_first(versions[name][2].replace("_", ".")), reverse=True)
     found, taken = [], set()

@@ -119,9 +119,7 @@ def _layers(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes_of(model: str) -> tuple[str, int, int, int, int] | None:
-    """(name, hidden, FFN width, experts, top-k) of a shipped model, by its name or an alias, or of
-    a model in a public set.
-    """
+    """(name, hidden, FFN width, experts, top-k) of a model, shipped (or an alias) or of a public set."""
     wanted = _plain(model)
     for spec in shipped_models():
         if wanted in map(_plain, (spec.name, *spec.aliases)):
