@@ -1,6 +1,4 @@
-"""One value for what a study says: sentences and tables in the order in which a reader needs them, notes, and the
-result as JSON has it. A study prints nothing. A terminal (`archsim.cli.printing`) and a notebook show it.
-"""
+"""What a study says: sentences and tables in the order in which a reader needs them, notes, and the result as JSON."""
 
 from __future__ import annotations
 

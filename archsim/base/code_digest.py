@@ -96,9 +96,7 @@ def digest_here(rooms: tuple[str, ...] = DECIDING) -> str:
 
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
-    """12 hex digits from the names and contents of all Python files in ``rooms`` (folders, files, or files of a folder
-    without those of folders in it: ``*.py``). A room without a file is a `FileNotFoundError`.
-    """
+    """12 hex digits of the Python files in ``rooms`` (folders, files, ``*.py``). An empty one: FileNotFoundError."""
     digest = hashlib.sha256()
     for room in rooms:
         files = sorted(checkout.glob(room if room.endswith(".py") else f"{room}/**/*.py"))
@@ -111,9 +109,7 @@ def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
 
 
 def keep_compiler() -> None:
-    """Remove ``NUMBA_DISABLE_JIT`` from the environment, with a warning: kernels share functions and pointers that only
-    compiled code has.
-    """
+    """Remove ``NUMBA_DISABLE_JIT``, with a warning: kernels share pointers that only compiled code has."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
         return
     if "numba" in sys.modules:
@@ -168,9 +164,7 @@ def _kept_in() -> Path:
 
 
 def installed_code() -> Path:
-    """Where building the package leaves machine code of these sources, for this Python: for the wheel, and for commands
-    that run in the checkout.
-    """
+    """Where building the package leaves machine code of these sources, for this Python."""
     return _kept_in() / f"{digest_here(COMPILED)}-{sys.implementation.cache_tag}-{platform.machine().lower()}"
 
 
@@ -184,10 +178,7 @@ def code_is_for() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def shipped_code() -> Path | None:
-    """The folder of machine code that came with the package, or that its installation left in the checkout; None where
-    there is none, or where it is for other sources or libraries. ``ARCHSIM_MACHINE_CODE`` names another folder, or
-    ``0`` for none.
-    """
+    """The folder of installed machine code (``ARCHSIM_MACHINE_CODE``: another, ``0``: none), None if not for these."""
     named = os.environ.get("ARCHSIM_MACHINE_CODE")
     for folder in [Path(named)] if named else [PACKAGE / "machine_code", installed_code()]:
         with suppress(OSError, ValueError):

@@ -66,9 +66,7 @@ _NEEDS = frozenset(
 
 
 class _SealedFile(IndexDataCacheFile):
-    """Its files hold (CRC-32, content); the checksum is of the signature, too: an index may name another's file. What
-    others could have written is not unpickled.
-    """
+    """Its files hold (CRC-32, content); the checksum is of the signature, too. Untrusted files are not unpickled."""
 
     def _load_index(self) -> Any:
         return super()._load_index() if self._is_trusted(self._index_path) else {}
@@ -135,9 +133,7 @@ class SealedCache(FunctionCache):
         return None
 
     def _lock(self) -> bool:
-        """Whether no other process compiles the function: waits for one that does, unless it takes MOST_S, as one that
-        was stopped. False also where nothing can be kept.
-        """
+        """Whether no other process compiles the function: waits up to MOST_S. False where nothing can be kept."""
         if fcntl is None or self._locked is not None:
             return False
         try:
@@ -401,9 +397,7 @@ def _read(builder: Any, place: Any, kind: Any, is_array: bool = False) -> Any:
 
 
 def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:
-    """A function that kernels get as an argument: compiled for one signature, so that they are compiled once for all
-    such functions. ``cached``: on disk.
-    """
+    """A function that kernels get as an argument: compiled for one signature. ``cached``: on disk."""
     callback = SealedCallback(function, normalize_signature(signature), locals={}, options={"_nrt": not cached})
     if cached:
         callback.enable_caching()

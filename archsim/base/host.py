@@ -23,10 +23,7 @@ def available_cores() -> int:
 
 
 def use_one_blas_thread() -> None:
-    """Have numpy use one thread, unless the user has said otherwise; has an effect before numpy is imported only.
-
-    Small matrices are inverted several times faster by one thread, and the same way on every machine.
-    """
+    """Before numpy is imported: small matrices are inverted faster by one thread, and everywhere the same way."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -63,9 +60,7 @@ def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -
 
 
 class LayerThreads:
-    """Threads that share the layers of a kernel's work. Each layer runs on one thread, so results do not depend on
-    timing.
-    """
+    """Threads that share the layers of a kernel's work, a layer on one thread, so results do not depend on timing."""
 
     def __init__(self, layers: int, threads: int | None) -> None:
         threads = min(threads or available_cores(), layers)
@@ -107,9 +102,7 @@ _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def sparse_zeros(shape: tuple[int, int]) -> np.ndarray:
-    """int64[shape] of zeros, of which a row that is never written takes addresses but no memory, however many there
-    are: in pages of the least size.
-    """
+    """int64[shape] of zeros in pages of the least size: a row that is never written takes no memory."""
     import numpy as np
 
     size = prod(shape)

@@ -52,9 +52,7 @@ def _has_folder() -> bool:
 
 
 def user_cache() -> Path:
-    """Where this user's caches of archsim are. A relative name in the environment is ignored, as the specification of
-    ``XDG_CACHE_HOME`` says.
-    """
+    """Where this user's caches of archsim are; a relative ``XDG_CACHE_HOME`` is ignored, as its specification says."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return Path(named if os.path.isabs(named) else os.path.expanduser("~/.cache")) / "archsim"
 

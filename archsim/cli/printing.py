@@ -25,18 +25,14 @@ MOST_PROBLEMS = 12  # printed per file of measurements
 
 
 def console():
-    """Where tables are printed: as wide as the terminal, ``LOG_WIDTH`` elsewhere. Text is printed as it is, also where
-    it looks like a style: names come from files.
-    """
+    """Of the terminal's width, or ``LOG_WIDTH``. Text is printed as it is: names come from files."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def print_parts(parts: Iterable[Part]) -> None:
-    """Lines and tables of an answer. Of a table with ``least`` columns, a terminal that is too narrow shows only the
-    first, and is told the others.
-    """
+    """Lines and tables of an answer; a narrow terminal shows the first ``least`` columns of a table."""
     for part in parts:
         if isinstance(part, str):
             print(part, flush=True)
@@ -135,9 +131,7 @@ def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ())
 
 
 def print_fitting(table, kept: int) -> None:
-    """Print a table; in a terminal that is too narrow, without its last columns, of which the first ``kept`` stay.
-    Name those that are left out.
-    """
+    """Print a table; in a narrow terminal without last columns, which are named; the first ``kept`` stay."""
     out = console()
     left: list[str] = []
     while len(table.columns) > kept and natural_width(table) > out.width:
@@ -191,10 +185,7 @@ def report_folder(name: str, out: str | None, kind: str = "") -> Path:
 
 
 def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
-    """Say on stderr that the folder contains a report of another experiment.
-
-    experiment: as in the manifest of the new report; None: the new report has no manifest.
-    """
+    """Warn on stderr that the folder has a report of another ``experiment`` (None: a report without manifest)."""
     try:
         there = yaml.read_yaml(folder / MANIFEST).data
     except SpecError:

@@ -25,10 +25,7 @@ _GB = 1e9
 
 
 def print_rooms(runs: Sequence[Run]) -> None:
-    """The runs, and how each fits in the memory of its fullest die; then what is not counted.
-
-    Raises ArchsimError for those that do not.
-    """
+    """Runs with their fullest die's memory, then what is not counted. ArchsimError if any does not fit."""
     from archsim.runs.feasibility import rooms, uncounted_notes
 
     every, rows = list(rooms(runs)), []
@@ -64,9 +61,7 @@ def print_points(selection: Selection) -> None:
 
 
 def print_dropped(selection: Selection, verb: str = "run") -> None:
-    """How many points run (``verb``: ran, or would), and how many each constraint dropped; of a sample of the points,
-    how many of all that makes.
-    """
+    """How many points run (``verb``: ran, or would), and how many each constraint dropped."""
     kept, every = len(selection.kept), selection.plan.combinations
     asked = kept + selection.dropped.total
     if asked < every:

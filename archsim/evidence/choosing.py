@@ -69,9 +69,7 @@ def moe_table_for(
     version: str,
     *numbers: int,
 ) -> MoeTable | None:
-    """The table of the same model and sizes; preferably the same kernel, then the same version or
-    release, then the newest.
-    """
+    """The table of the same model and sizes; the same kernel, then version or release, then the newest."""
     tables = [
         t
         for t in calibration.moe
@@ -106,9 +104,7 @@ def law_for(calibration: CalibrationSpec, series: transfers.Series) -> TransferT
 
 
 def choice_notes(calibration: CalibrationSpec, measurements: reading.Measurements) -> list[str]:
-    """A sentence for each library and version judged by another version's table, for each without a table, for tables
-    whose sweeps disagree somewhere, and for tables that do not say what they were fitted to.
-    """
+    """On libraries and versions without an own table, tables whose sweeps disagree or that do not say their fit."""
     others: dict[tuple[str, str, str], list[str]] = {}
     for what, library, version, detail, table in _choices(calibration, measurements):
         own = table is not None and table.library == library and table.version in (version, sweeps.release(version))

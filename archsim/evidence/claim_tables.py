@@ -1,7 +1,4 @@
-"""Rows of papers' numbers that no sweep gives: areas, statistics of routing, predictors and balancers on vectors.
-
-A run ``table: {function: archsim.evidence.claim_tables:NAME, given: ...}`` of a paper's file calls them.
-"""
+"""Rows of papers' numbers that no sweep gives, called by ``table: {function: archsim.evidence.claim_tables:NAME}``."""
 
 from __future__ import annotations
 
@@ -220,9 +217,7 @@ SOLVER_NS, OPERATIONS_PER_NS = 100_000, 190.0  # README of deepseek-ai/LPLB: abo
 
 
 def lplb_of_100_us(step: allocation.StepView) -> allocation.Plan:
-    """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less: a small programme does not
-    use a GPU, and waits for its own steps.
-    """
+    """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less."""
     plan = allocation.lplb(step)
     least = int(SOLVER_NS * OPERATIONS_PER_NS)
     return plan._replace(effort=plan.effort._replace(operations=max(least, plan.effort.operations)))

@@ -73,9 +73,7 @@ def counts_of(claims: Sequence[Claims]) -> VerdictCounts:
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, JudgedClaim]]:
-    """The rows that are farthest from the published value, measured in it, or in the error of the worst null model
-    where that is larger: a ratio would mean nothing for a gain near 0.
-    """
+    """Rows farthest from the published value, in it or in the error of the worst null model if larger."""
 
     def far(found: tuple[Claims, JudgedClaim]) -> float:
         judged = found[1]
@@ -114,9 +112,7 @@ def _headline(claims: Claims) -> str:
 
 
 def summary_sentence(claims: Sequence[Claims]) -> str:
-    """How many of the published numbers are reproduced and how many are better than a guess, and what the others
-    are.
-    """
+    """How many numbers are reproduced, how many are better than a guess, and what the others are."""
     found = counts_of(claims)
     said = [
         f"{found.reproduced} of {found.judged} independent published numbers are reproduced.",

@@ -35,10 +35,7 @@ _NAMED = {"name": "validation", "source": "validation of a calibration"}
 def steps_ns(
     machine: Mapping[str, Any], sizes: Mapping[str, int], policy: str, tokens: np.ndarray, **assumptions: str
 ) -> np.ndarray:
-    """float64[step] ns of steps with ``tokens: int64[step, expert]``.
-
-    ``machine``: fields of a SystemSpec; ``sizes``: of a ModelSpec; ``assumptions``: changes of ``physical``.
-    """
+    """float64[step] ns; ``tokens: int64[step, expert]``. ``machine``, ``sizes``: fields of specs; over ``physical``."""
     steps, experts = tokens.shape
     system = SystemSpec(**_NAMED, **machine)
     model = ModelSpec(**_NAMED, layers=1, moe_layers={"first": 0, "last": 0}, experts=experts, **sizes)

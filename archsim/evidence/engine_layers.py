@@ -58,10 +58,7 @@ def calibrations_shipped() -> set[str]:
 
 
 def measured_cells(measurements: reading.Measurements, gpu: str) -> pd.DataFrame:
-    """Balanced layers of a GPU, TP 1, newest version of each library and kernel: CELL, sizes, library, measured us.
-
-    The rows of FASTEST are the least of all whole layers of a cell. Cells of less than a pair are left out.
-    """
+    """Balanced layers of a GPU, TP 1, newest versions: CELL, sizes, library, measured us; FASTEST: the least."""
     rows = with_defaults(measurements.table("moe", gpu))
     rows = rows[(rows["distribution"] == BALANCED) & (rows["tp"].astype(int) == 1) & (rows[EPLB].astype(int) == 0)]
     parts = [

@@ -27,9 +27,7 @@ _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
 
 def value_of(group: papers.ClaimGroup, row: papers.ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
-    """The value of the rows that are meant. None where there are none or the runs lack a column. NO_ROOM where all of
-    them were refused.
-    """
+    """The value of the rows that are meant; None without any, NO_ROOM where all were refused."""
     return taken(group.quantity, group.at | row.at, group.against, rows, axes, row.take or group.take)
 
 
@@ -67,9 +65,7 @@ def _column_sums(rows: Sequence[Row | None], expression: constraints.Expression)
 
 
 def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[str, Any]) -> Row | None:
-    """The first row that ``against`` means and that is like ``row`` in ``keys``. A mapping there is looked up with the
-    row's own value: ``{policy: {fast: slow}}`` compares fast with slow.
-    """
+    """The first row like ``row`` in ``keys`` that ``against`` means; ``{policy: {fast: slow}}`` looks values up."""
     if not against:
         return None
     meant = {key: value.get(row.get(key)) if isinstance(value, dict) else value for key, value in against.items()}
@@ -123,9 +119,7 @@ class JudgedClaim(NamedTuple):
         return None if nearest is None or not nearest else float(self.simulated) / nearest - 1  # type: ignore[arg-type]
 
     def error(self, value: Value) -> float:
-        """How far a value is from the published one, in its unit, or by the logarithm. Infinite for a number where the
-        paper has none, and the other way round; and for what an inequality excludes, since it is met or it is not.
-        """
+        """Distance from the published value, in its unit or by the logarithm; infinite if only one exists."""
         published = self.row.published
         if isinstance(published, str) or not isinstance(value, float):
             return 0.0 if published == value else math.inf
@@ -150,9 +144,7 @@ class JudgedClaim(NamedTuple):
 
     @property
     def skill(self) -> float | None:
-        """1 minus the error over that of the best null model; for all of a fitted constant's interval. 0 where both are
-        exact; minus infinity where the null model alone is; None without a value.
-        """
+        """1 - error / best null model's; 0: both exact; -inf: it alone is exact; None without a value."""
         if self.simulated is None:
             return None
         own, null = max(map(self.error, (self.simulated, *self.ends))), self.error(self.guess)
@@ -197,9 +189,7 @@ class JudgedClaim(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``reproduced`` (skill above `LEAST_SKILL`, and inside the paper's rounding or spread), ``better`` (that skill
-        alone), ``missed``, ``follows`` (from other rows), ``fit``, or ``none`` where the runs show no value.
-        """
+        """``reproduced``, ``better`` (skill alone), ``missed``, ``follows``, ``fit``, or ``none``."""
         if self.simulated is None:
             return "none"
         if self.row.fit:
@@ -253,9 +243,7 @@ class JudgedSign(NamedTuple):
 
 
 def judged_signs(judged: Sequence[JudgedClaim], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
-    """The judged signs of all pairs of rows that their groups' ``signs`` name. Pairs that are equal as published, that
-    do not fit, or that were both fitted have no sign. called: what a value of a column is in words.
-    """
+    """The signs of pairs of rows that groups name, but equal, misfit or both fitted ones. called: value → words."""
     found = []
     for each in judged:
         for sign in each.group.signs:

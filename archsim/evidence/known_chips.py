@@ -158,9 +158,7 @@ def _at(system: SystemSpec, chip: Mapping[str, Any], figure: Mapping[str, Any], 
 
 
 def _at_limit(system: SystemSpec, full_w: float, limit_w: float) -> tuple[float, float, float]:
-    """Percent of the rate of its products that a die keeps at a limit which draws ``full_w`` at the full clock: by the
-    law of `archsim.runs.clocks`; with its voltage at no clock as it is, high and low.
-    """
+    """Percent of a die's rate at a limit, of ``full_w`` at the full clock; with voltage constant, high and low."""
     found, waiting_w = [], EnergyEstimates().idle_w_per_mm2.value * build_costs(system).powered_mm2
     for end in ("value", "high", "low"):
         ends = NOMINAL.by_name()["lowest_voltage"]

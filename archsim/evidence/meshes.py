@@ -395,9 +395,7 @@ LARGE_PACKET = 15232  # bytes (hardware.csv)
 
 
 def block_ns(fabric: FabricCalibration, mesh: str, name: str, tokens: int) -> float | None:
-    """The time of a block on 8 x 4 chips: measured on a line, on a 2-D mesh and with the axis of 8 a ring; where the
-    axis of 4 is a ring, a collective's busiest link carries half as many shards. None for another mesh.
-    """
+    """A block's time on 8 x 4 chips: a line, a mesh, a ring of 8; a ring of 4 halves the busiest link. Else None."""
     of = {(each, kind): ns for each, kind, ns in fabric.blocks}
     if mesh != "8x4":
         return None

@@ -122,9 +122,7 @@ class Evidence(Shown):
         return "\n".join(lines)
 
     def write(self, folder: Path) -> Path:
-        """Write ``index.html`` and its tables; equal inputs give equal bytes. ``cases.parquet``: every case,
-        ``errors.csv``: errors by group, ``evidence.json``: the answer. Returns the page.
-        """
+        """Write ``index.html``, ``cases.parquet``, ``errors.csv`` and ``evidence.json``. Returns the page."""
         import json
 
         own_folder(folder)

@@ -45,9 +45,7 @@ PEAK_16_BIT_PER_MM2 = 989 * TERA / GH100_MM2  # FLOP/s of an H100, whose rates a
 
 
 def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row for each work of the table ``power``, medians over runs. No rows without
-    measurements, or for a GPU whose die area is not in DIE_MM2.
-    """
+    """A row for each work of the table ``power``, medians over runs; none for a GPU that is not in DIE_MM2."""
     rows = measurements.table(schema.POWER.kind, gpu)
     rows = rows[rows["power_w"].notna()]
     if gpu not in DIE_MM2 or not len(rows):

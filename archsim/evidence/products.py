@@ -65,18 +65,13 @@ def _size_names(first: np.ndarray, second: np.ndarray) -> pd.Series:
 
 
 def _kinds(rows: pd.DataFrame, prints, name: pd.Series, names, at: np.ndarray, axis) -> np.ndarray:
-    """Whether each row is in the fit: its time is in its cell of the table (``name`` of ``names`` and ``at`` of
-    ``axis``), whatever file or run it came in through.
-    """
+    """Whether each row is in the fit: its time is in its cell of the table, whatever file it came in through."""
     row, column = (pd.Index(cells).get_indexer(wanted) for cells, wanted in ((list(names), name), (axis, at)))
     return np.where(in_fit(prints, row, column, np.log(rows["latency_us_median"].to_numpy(float))), FITTED, NEW)
 
 
 def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
-    """Rows of all sweeps of a release; of other versions only those that the fit pooled, if it includes this one.
-
-    ``key``: columns of ``names``, then the version.
-    """
+    """Rows of a release; of other versions only those that the fit pooled. ``key``: of ``names``, then version."""
     same = rows["library_version"].map(release) == release(key[-1])
     for name, value in zip(names, key, strict=False):
         same &= rows[name] == value
@@ -190,9 +185,7 @@ def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
 
 
 def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every MoE row, judged by the calibration file's table of the same model, library, release,
-    dtype and distribution.
-    """
+    """Every MoE row beside the calibration file's table of its model, library, release, dtype and distribution."""
     found = []
     rows = measurements.table("moe", calibration.gpu)
     rows = moe.with_defaults(rows)
@@ -272,10 +265,7 @@ GROUP = ["library", "dtype", "distribution", "model", "version", "kernel", "eplb
 
 
 def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
-    """One row per group of GROUP: the columns of a summary, ``aim`` and ``met`` ('yes', 'no', 'floor').
-
-    'floor': missed, but within the spread of repetitions or routing draws.
-    """
+    """A row a group of GROUP, ``aim`` and ``met`` ('yes', 'no'; 'floor': missed within the repetitions' spread)."""
     if not len(cases) or not set(choosing.MOE_NAMES) <= set(cases):
         return pd.DataFrame()
     cases = cases[cases["kind"] == RANK_OUT]

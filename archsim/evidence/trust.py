@@ -124,9 +124,7 @@ class Trust:
 
 
 def trust(experiment: ExperimentSpec, chosen: Mapping[str, Any]) -> Trust:
-    """Of one run of an experiment, simulated by the analytical engine: under ``physical`` where it is given, at the
-    largest batch, under ep, unless ``chosen`` says other. Raises ArchsimError.
-    """
+    """Of one analytical run: under ``physical``, largest batch, ep, unless ``chosen`` says other. ArchsimError."""
     labels, policies = ([getattr(each, name) for each in parts] for parts, name in (
         (experiment.assumptions, "label"), (experiment.policies, "name"),
     ))  # fmt: skip
@@ -211,9 +209,7 @@ def _ways(run: Run) -> dict[str, str]:
 
 
 def _mesh_errors(system: Any) -> Sequence[float]:
-    """Errors of fitted curves of dispatch and combine on cases left out, as shares: of all kernels of the mesh that the
-    machine names, else of the one that was measured.
-    """
+    """Errors of fitted dispatch and combine on cases left out, as shares, of the machine's mesh or the measured one."""
     machine = Path(system.endpoint.rpartition("/")[0]) if system.endpoint else MESH
     laws = fabric_calibration(machine).endpoint
     return sorted(law.residuals.held_out_mean for law in laws if law.residuals and law.residuals.held_out_mean)

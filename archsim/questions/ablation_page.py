@@ -29,10 +29,7 @@ class Waterfalls:
 
 
 def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results give equal bytes.
-
-    ``notes``: on what the runs do not read.
-    """
+    """Write ``index.html`` and ``ablation.csv``; returns the page's path. ``notes``: on what the runs do not read."""
     files.write_text(folder / "ablation.csv", csv_of(found))
     files.write_text(folder / "index.html", render(found, name, notes))
     return folder / "index.html"
@@ -111,9 +108,7 @@ def sentence(fall: Waterfall, found: Ablation) -> str:
 
 
 def endpoint_sentence(fall: Waterfall, found: Ablation) -> str:
-    """What the speed-up is worth if the controllers of dies are like those of a measured mesh; empty if it is asked
-    already.
-    """
+    """The speed-up if dies have the controllers of a measured mesh; empty if it is asked already."""
     if fall.beyond is None:
         return ""
     return (

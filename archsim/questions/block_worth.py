@@ -135,10 +135,7 @@ class BlockWorth(Shown):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Sentences: why the block does not pay, with the charge that is larger than the gain and what would have to
-        change. For each set of assumptions, of the runs with the highest gain among those that do not pay for their
-        area, power and price; runs with the same reason share a sentence.
-        """
+        """Why the block does not pay, and what would have to change, of the runs with the highest gain."""
         said, shares = [], {each.system: each.share for each in self.costs}
         for name in dict.fromkeys(row.assumptions for row in self.rows):
             short = [row for row in self.rows if row.assumptions == name and len(row.pays) < len(RESOURCES)]
@@ -358,9 +355,7 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
 
 
 def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, Any]]) -> BlockWorth:
-    """The block by the rows of runs of an experiment's policies (columns of ``results.parquet``), of every draw of its
-    traffic.
-    """
+    """The block by the rows of runs of an experiment's policies, of every draw of its traffic."""
     found: dict[tuple, list[Mapping[str, Any]]] = {}
     for draw in draws:
         for row in draw:
@@ -383,9 +378,7 @@ def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, 
 
 
 def in_worlds(found: BlockWorth, sure: Sure) -> BlockWorth:
-    """The result with the gains of every pair of runs in worlds. It pays in a world where throughput grows by PAYS, and
-    by more than silicon and price of the machine do. ``sure``: of the policies of its rows.
-    """
+    """With the gains of every pair in samples, by which it pays or not. ``sure``: of the policies of its rows."""
     costs, worlds = {each.system: each.share for each in found.costs}, []
     for row in found.rows:
         of = row.system, row.model, row.batch, row.assumptions

@@ -134,9 +134,7 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
 
 
 def _drawn(system: SystemSpec, middle: Coefficients, samples: int) -> list[Coefficients]:
-    """Coefficients in every sample, by the ranges that they have for this machine's node and memory; draws are those
-    of other machines.
-    """
+    """Coefficients in every sample, in this machine's ranges, with the draws of other machines."""
     quantities = economics_of(middle.of(system))
     names = dict.fromkeys(each.key for each in (*economics_of(middle), *quantities))
     draws = draws_of(list(names), samples, seed=1)

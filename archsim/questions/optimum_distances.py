@@ -40,9 +40,7 @@ class StepDistance:
 
     @property
     def parts(self) -> dict[str, float]:
-        """What the distance is made of, as shares of the bound: ``allocation`` (the fullest resource of the plan
-        against the bound), ``waiting`` (for order, latency and other dies), ``decision`` (exposed).
-        """
+        """Shares of the bound: ``allocation`` (fullest resource), ``waiting``, ``decision`` (exposed)."""
         waiting = max(self.step_ns - self.plan_ns, 0.0) / self.bound.ns
         decision = self.exposed_ns / self.bound.ns
         return {"allocation": self.distance - waiting - decision, "waiting": waiting, "decision": decision}

@@ -24,10 +24,7 @@ MOST_SHOWN = 24  # worst steps that are drawn
 
 
 def write_optimum(found: list[Measured], name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write ``index.html`` and ``optimum.csv``; returns the path of the page. Equal results give equal bytes.
-
-    ``notes``: on what the runs do not read.
-    """
+    """Write ``index.html`` and ``optimum.csv``; returns the page's path. ``notes``: on what the runs do not read."""
     files.own_folder(folder)
     table_of(found).write_csv(folder / "optimum.csv")
     files.write_text(folder / "index.html", render(found, name, notes))
@@ -70,9 +67,7 @@ def _place(each: Measured) -> str:
 
 
 def answers(found: list[Measured]) -> Iterator[tuple[str, str]]:
-    """(system, model, batch and assumptions; what any allocation could gain over the policy nearest to the bound, by
-    the mean over steps, what that is made of, and the policy farthest away).
-    """
+    """(system, model, batch and assumptions; gain over the policy nearest to the bound, its parts, farthest policy)."""
     for place in dict.fromkeys(map(_place, found)):
         here = [each for each in found if _place(each) == place]
         means = sorted((each.summary()[0], each.run.policy.name) for each in here)

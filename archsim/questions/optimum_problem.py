@@ -77,10 +77,7 @@ class ProblemBuilder:
     """Builds the problems of the steps of a scenario."""
 
     def __init__(self, scenario: Scenario, copies: bool, most_tokens: int):
-        """``copies``: whether dies look for cached copies; ``most_tokens``: of one expert in one step.
-
-        Raises ArchsimError for more than 128 dies.
-        """
+        """``copies``: dies look for cached ones; ``most_tokens``: of an expert in a step. ArchsimError: > 128 dies."""
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.whole != (system.dies, system.dies):
             raise errors.ArchsimError(f"{system.name}: bounds are of equal dies. Omit dies_as_built.speed and harvest")
@@ -210,9 +207,7 @@ def loads(problem: AllocationProblem, share: np.ndarray, opened: np.ndarray, flo
 
 
 def _least_vector_bytes(system, model, assumptions) -> float:
-    """Bytes that a selection certainly moves in one direction, if it moves any: under ``dispatch: per_rank`` its share
-    of a vector that serves all of a token's experts.
-    """
+    """Bytes that a selection certainly moves one way, if any: under ``dispatch: per_rank`` its share of a vector."""
     if assumptions.activations != "dispatched":
         return 0.0
     least = min(vector_bytes(model.hidden, system.compute.dtype, assumptions.combine))

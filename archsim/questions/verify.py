@@ -182,9 +182,7 @@ def _why_not(name: str) -> str:
 
 
 def _left_out(name: str, there: Collection[str]) -> str:
-    """Why a report may lack a file: the other format of the table is there, or it is one of the details of estimates,
-    of which a report that is kept under version control may have none. Empty where it was deleted.
-    """
+    """Why a report may lack a file: another format is there, or it is a detail of estimates. '' if deleted."""
     from archsim.questions.exploration.explore import ANALYTICAL
 
     stem, _, end = name.rpartition(".")
@@ -228,9 +226,7 @@ def _change(before: str, after: str) -> float | None:
 
 
 def _columns(file: Path, most_rows: int | None = None, usual_bytes: int | None = None) -> _Columns:
-    """The cells of a table; of a document, its values with their places. most_rows: a table that has more is refused
-    before they are read; usual_bytes: so is a document that is much longer.
-    """
+    """Cells of a table, or a document's values by place. Refuses more rows than most_rows, or far over usual_bytes."""
     try:
         if file.suffix in (".csv", ".parquet"):
             return (_columns_of_csv if file.suffix == ".csv" else _columns_of_parquet)(file, most_rows)

@@ -1,6 +1,4 @@
-"""Why a step takes as long as it does: its causes, its hottest link, its busiest die and expert, and what would make
-it shorter.
-"""
+"""Why a step takes as long as it does: causes, hottest link, busiest die and expert, and what would shorten it."""
 
 from __future__ import annotations
 
@@ -198,9 +196,7 @@ def explain(
 
 
 def _spent_text(run: Run, result: Row, selection: Selection) -> str:
-    """What MoE layers of a run spend most of their time on, and the range of that share in samples, by which a short
-    run of the analytical engine moves it.
-    """
+    """What MoE layers of a run spend most of their time on, with the range of that share in samples."""
     cause = max(CAUSES, key=lambda each: result[f"bound_{each.column}"] or 0.0)
     column = f"bound_{cause.column}"
     share, spread = result[column] or 0.0, ""
@@ -228,9 +224,7 @@ def _helps_text(row: Row, levers: Sequence[Lever], what: str) -> str:
 
 
 def run_that_matters(report: Path) -> dict[str, Any]:
-    """What chooses the run of a report that one would deploy: the fastest at the largest batch, under ``physical``
-    where that was run; empty where no run decoded.
-    """
+    """The fastest run at the largest batch, under ``physical`` where that was run; empty where none decoded."""
     from archsim.runs.results import Results
 
     rows = [row for row in Results.load(report).runs.rows if row.get("tokens_per_s")]

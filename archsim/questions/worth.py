@@ -183,9 +183,7 @@ def worth(
     jobs: int = 1,
     tell: Callable[[runs.ServePlan, sure.ServedSure, Sequence[str]], str] = lambda plan, found, names: "",
 ) -> Worth:
-    """See `archsim.api.questions.worth`. ``tell``: what is said of the deployment without and with the best placement,
-    by the names of both.
-    """
+    """See `archsim.api.questions.worth`. ``tell``: gets text on the deployment without and with the best placement."""
     if policy not in POLICIES:
         known = [*POLICIES, *BLOCKS]
         raise SpecError(
@@ -321,9 +319,7 @@ def _plan_with_loads(
 
 
 def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> GainInWorlds:
-    """What the second of two gains over the first: of goodput or of the time of a token, whichever is more, as
-    `Worth.verdict` judges it.
-    """
+    """Gain of the second over the first, of goodput or of the time of a token, as `Worth.verdict` tests it."""
     before, after = (next(each.samples for each in found.options if each.name == name) for name in names)
     goodput = after["goodput_per_s"] / np.maximum(before["goodput_per_s"], 1e-12) - 1
     goodput = np.where(before["goodput_per_s"] > 0, goodput, 0.0)

@@ -55,9 +55,7 @@ NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
-    """The coefficients of power and heat with a user's values. Raises SpecError for one that is not positive (of
-    `MAY_BE_0`: negative), and for shares of the power of a die that waits that are more than all of it.
-    """
+    """The coefficients with a user's values. Raises SpecError for negative ones, or shares beyond 1."""
     for name, value in changes.items():
         if not (value >= 0 if name in MAY_BE_0 else value > 0):
             expected = "0 or above" if name in MAY_BE_0 else "above 0"
@@ -150,9 +148,7 @@ def has_limits(system: SystemSpec) -> bool:
 
 
 def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> Mapping[int, DieLoad]:
-    """What dies do in every class of steps that took time. Links count for the die that sends; shared decision hardware
-    for all dies, the same.
-    """
+    """What dies do in every class of steps that took time. Links count for the die that sends."""
     model, system, counts, fabric = scenario.model, scenario.system, outcome.counts, outcome.fabric
     dies = fabric.dies
     tokens = counts.tokens.sum(axis=1, keepdims=True)
@@ -273,9 +269,7 @@ class PowerLimits:
         return Temperatures(*(each[at] for each in found))
 
     def _of_each(self, die_w: np.ndarray, heat: Temperatures | None) -> dict[str, np.ndarray]:
-        """By which share each limit of a die is exceeded, float64[die]; heat as a share of what lies between the
-        coolant and its limit.
-        """
+        """float64[die]: the share by which each limit is exceeded; heat between the coolant and its limit."""
         power, cooling, found = self.system.power, self.system.cooling, {}
         if power is not None and power.die_limit_w is not None:
             found[DIE_POWER] = die_w / power.die_limit_w - 1
@@ -302,9 +296,7 @@ class PowerLimits:
         return self.at(DieLoad(NS_PER_S, blocks | {IDLE: nothing + of_die}), LOWEST / STEPS)
 
     def describe(self, found: ClassPower, doing: str, places: Mapping[tuple[str, str], str] = NO_PLACES) -> str:
-        """What is wrong with limits that hold at no clock, where it is written (``places``, as of an experiment's
-        ``limits_at``), and what would work.
-        """
+        """Limits that hold at no clock, where they are written (``places``: of ``limits_at``), what would work."""
         (what, _), *_ = found.exceeded
         key, limit, reached, hint = self._problem(what, found, doing)
         at = places.get((self.system.name, key), f"{self.system.name}: {key}")
@@ -420,10 +412,7 @@ def full_load_note(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> It
 
 
 def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tuple[RunOutcome, Clocks, PowerState]:
-    """The outcome at the highest clocks with which no limit is exceeded. ``run``: simulates with clocks.
-
-    Raises CapacityError for work that exceeds a limit at the lowest clock.
-    """
+    """The outcome at the highest clocks within all limits. CapacityError if there are none. ``run``: simulates."""
     limits = PowerLimits(scenario.system)
     outcomes: dict[Clocks, RunOutcome] = {}
 

@@ -92,9 +92,7 @@ def pack(work: Any) -> bytes:
 
 
 def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:
-    """The batches of every group: all jobs, at most MOST_TOGETHER in each, and few enough for TURNS of every thread.
-    The first of several is one job.
-    """
+    """Batches of every group: at most MOST_TOGETHER, few enough for TURNS of every thread; one job first."""
     most = max(1, min(DASK_MOST_TOGETHER, len(jobs) // (TURNS * threads)))
     grouped: dict[Hashable, list[AnyJob]] = {}
     for job in jobs:
@@ -121,9 +119,7 @@ def simulate_here(
 
 @lru_cache
 def _settle(folder: str, path: Sequence[str]) -> None:
-    """Once per process: change to the folder of the sweep, if visible here; make the user's own functions
-    importable.
-    """
+    """Once per process: change to the folder of the sweep, if visible; make the user's functions importable."""
     if os.path.isdir(folder):
         os.chdir(folder)
     sys.path.extend(each for each in path if each not in sys.path)

@@ -35,9 +35,7 @@ FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
 def work_of(
     model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list], padded: int
 ) -> dict[str, float]:
-    """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record; ``padded``:
-    rows that are empty in the tiles of its products.
-    """
+    """Columns that energy follows from, prefill included. ``padded``: rows that are empty in tiles of products."""
     routed = sum(dies["tokens"])
     weights: float = model.expert_ffn
     if assumptions.weights == "all":
@@ -71,9 +69,7 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
 
 
 def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> float:
-    """Power with every die at its peak, memory at the share of its bandwidth that reads reach, and links at their
-    bandwidth, W: an upper bound, as no run does all of it.
-    """
+    """W with every die, the reachable share of memory, and every link at its peak: an upper bound."""
     return sum(full_load_blocks_w(machine, coefficients).values())
 
 

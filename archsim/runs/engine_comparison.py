@@ -57,9 +57,7 @@ class Compared:
 
 
 def sample(runs: Sequence[Any], size: int) -> list[Any]:
-    """At most ``size`` runs (or numbers of points) drawn at random (always the same sample), in the order of the
-    experiment.
-    """
+    """At most ``size`` runs (or numbers of points), always the same sample, in the order of the experiment."""
     drawn = np.random.default_rng(SEED).permutation(len(runs))[:size]
     return [runs[index] for index in sorted(drawn)]
 

@@ -33,9 +33,7 @@ class LawBroken(AssertionError):
 
 
 def find_broken(found: Iterator[str], name: str) -> str | None:
-    """The broken laws in words, None where none is. Raises LawBroken if the environment says so, with the ``name`` of
-    the record.
-    """
+    """The broken laws in words, or None. Raises LawBroken if the environment says so, with ``name``."""
     broken = "; ".join(found) or None
     if broken and os.environ.get(SWITCH) == REFUSE:
         raise LawBroken(f"{name}: {broken}")

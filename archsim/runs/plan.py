@@ -49,9 +49,7 @@ SCRAPPED = "a machine that works"  # what drawn machines that do not were droppe
 
 @lru_cache(maxsize=4096)
 def with_areas(system: SystemSpec) -> SystemSpec:
-    """A drawn system with the areas of a die and of its cores, by which defects hit it: those of its price, where it
-    gives none.
-    """
+    """A drawn system with the areas of a die and its cores (of its price, if not given), which defects hit."""
     drawn = system.drawn
     if drawn is None or not drawn.needs_area:
         return system
@@ -222,9 +220,7 @@ class RunMaker:
         return self._demands[key]
 
     def routing(self, point: Point) -> tuple[str, str]:
-        """What names a point's routing, for the key of its run, and the name of its columns in the cache. Raises as
-        `runs` does.
-        """
+        """(name of a point's routing for its run's key, name of its cached columns). Raises as `runs` does."""
         workload, key = point.workload, (id(point.model), id(point.workload))
         if key not in self._routing:
             if (problem := layers_problem(point.model, workload)) is not None:

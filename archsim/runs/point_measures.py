@@ -63,9 +63,7 @@ class Contexts:
 
 
 class PartMeasures:
-    """Functions for the names of ``archsim.specs.plan.CONSTRAINT_MEASURES``. Measures that depend on parts alone are
-    computed once.
-    """
+    """Functions for ``archsim.specs.plan.CONSTRAINT_MEASURES``, computed once for the same parts."""
 
     def __init__(self, contexts: Contexts | None = None) -> None:
         self._contexts = contexts or Contexts()

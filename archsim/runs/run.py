@@ -1,6 +1,4 @@
-"""A job: one simulation that gives one record. A run is one: a scenario on an engine, the key that names it, the code
-that it executes, and the demand that it shares with others.
-"""
+"""A job: one simulation that gives one record. A run: a scenario on an engine, its key, its code, shared demand."""
 
 import hashlib
 import json
@@ -67,9 +65,7 @@ class Workspace:
 
 
 class Job(Protocol):
-    """One simulation that gives one record, which `archsim.runs.sweep.complete` finds or has done: a `Run`, requests
-    that are served, or a part of a search.
-    """
+    """One simulation that gives one record: a `Run`, requests that are served, or a part of a search."""
 
     @property
     def key(self) -> str:
@@ -88,9 +84,7 @@ class Job(Protocol):
 
     @property
     def cacheable(self) -> bool:
-        """Whether the key and the code decide the record. False where functions of the user's take part: their code
-        may depend on files that archsim cannot see.
-        """
+        """Whether key and code decide the record; not with users' functions, which may read other files."""
         ...
 
     @property
@@ -130,9 +124,7 @@ class Job(Protocol):
 
     @property
     def size(self) -> float:
-        """Grows with the time that the job takes: the largest are done first. Where there is a family, the number of
-        selections of experts.
-        """
+        """Grows with the time that the job takes: largest first. Within a family, its selections of experts."""
         return 0.0
 
     def warm_up(self, workspace: Workspace) -> None:
@@ -372,17 +364,13 @@ def _plain(spec: Spec) -> dict:
 
 
 def code_of(functions: tuple[str, ...]) -> str:
-    """See `Run.code`: 12 hex digits of the code that decides numbers, its tables, numeric libraries, and the files
-    of users' functions.
-    """
+    """12 hex digits of the code that decides numbers, tables, libraries, files of users' functions (`Run.code`)."""
     return _code_of(functions, code_folder(), tuple(stamp_of(name.partition(":")[0]) for name in functions))
 
 
 @lru_cache(maxsize=64)
 def _code_of(functions: tuple[str, ...], folder: str, stamps: tuple[tuple[int, int] | None, ...]) -> str:
-    """folder: where the files of users' functions are, as another one may have others of the same names; stamps: of
-    these files, as a session may edit them.
-    """
+    """folder: of users' functions; stamps: of their files, which a session may edit."""
     libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
     digest = hashlib.sha256(f"{digest_here()} {libraries}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):

@@ -39,9 +39,7 @@ _GB, _GIB = 1e9, 2**30
 
 
 class RunCost(NamedTuple):
-    """The cost of one run. events: 0 for the analytical engine; host_ns: on one core of this machine, without
-    compilation; host_bytes: of its process.
-    """
+    """events: 0 for the analytical engine; host_ns: on one core, without compilation; host_bytes: of its process."""
 
     events: float
     host_ns: float
@@ -73,10 +71,7 @@ def cost_of(point: Point) -> RunCost:
 
 
 def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_bytes) -> None:
-    """Raises CapacityError for a system whose simulation does not fit into the memory of this machine.
-
-    bound_bytes: of the machine.
-    """
+    """CapacityError for a system whose simulation exceeds bound_bytes, the memory of this machine."""
     needed, bound = cost_of(point).host_bytes, bound_bytes()
     if bound is None or needed <= bound:
         return

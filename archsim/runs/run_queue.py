@@ -1,6 +1,4 @@
-"""Which job a worker does next: no kernel is compiled twice, what is shared is built rarely, and no worker idles
-needlessly.
-"""
+"""Which job a worker does next: no kernel is compiled twice, shared parts are built rarely, no worker idles."""
 
 from __future__ import annotations
 
@@ -121,9 +119,7 @@ class RunQueue(Generic[AnyJob]):
         return Task(job, cold, together)
 
     def _together(self, group: Hashable) -> tuple[AnyJob, ...]:
-        """The first job of the group, with those of smaller groups of its family that nobody has begun; none if there
-        are no others.
-        """
+        """The group's first job with those of smaller unbegun groups of its family; none without others."""
         first, done = self._first[group], self._begun | self._gathered
         if first.family is None or first.size < LEAST_TOGETHER or group in self._gathered:
             return ()

@@ -112,10 +112,7 @@ class Remembered(trace.Derived):
 
 
 class Simulator:
-    """Keeps demand and generated traffic of the latest run, open traces, and outcomes that serve later runs.
-
-    traces: (path, model name) → open trace.
-    """
+    """Keeps demand and traffic of the latest run, outcomes for later ones, traces: (path, model) → open trace."""
 
     def __init__(self, traces: dict[tuple[str, str], trace.Trace] | None = None) -> None:
         self._traces = dict(traces or {})
@@ -127,9 +124,7 @@ class Simulator:
         self._plans: dict[tuple, dict[tuple[int, int], allocation.Plan]] = {}
 
     def record(self, run: Run, details: bool = True) -> Record:
-        """Simulate; see `archsim.runs.run.Record`. Without ``details``, pairs, frames and steps are not measured,
-        which would take as long as the row.
-        """
+        """Simulate (`archsim.runs.run.Record`); without ``details``, no pairs, frames and steps."""
         started = datetime.now(UTC)
         demand = self._demand_of(run.demand)
         outcome, wall_s = self._outcome_of(run)
@@ -332,9 +327,7 @@ _RATES: Any = {
 
 
 def refusals(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
-    """The runs that would fail before their first step, and why: their engines are built as `Simulator` builds them,
-    and nothing is simulated. Of runs that differ in rates alone, one is built.
-    """
+    """Runs that would fail before their first step, and why. Of runs that differ in rates alone, one is built."""
     known: dict[tuple[str, ...], str] = {}
     for run in runs:
         system, parts = run.system.model_dump_json(exclude=_RATES), (run.policy, run.deployment)

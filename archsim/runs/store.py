@@ -82,9 +82,7 @@ def keeps_details(plan: SweepPlan, runs: int) -> bool:
 
 
 def columns_of(plan: SweepPlan) -> Kinds:
-    """The columns of a plan's results: the point and its axes (where there are axes), those of every run, and the
-    user's own.
-    """
+    """The columns of a plan's results: point and axes (where there are axes), each run's, the user's own."""
     axes = {"point": INTEGER} | {column.name: column.kind for column in plan.columns} if plan.columns else {}
     return {**axes, **kinds_of(columns_with(plan.experiment.all_columns))}
 
@@ -99,9 +97,7 @@ class RecordStore:
         remove_drafts(folder, self._runs)
 
     def load(self, job: Job) -> Record | None:
-        """The record of a job if it exists, is complete, has the details that the job asks for, and is a result of the
-        present code.
-        """
+        """The complete record of a job with the details that it asks for, of the present code; else None."""
         try:
             kept = json.loads(read_sealed(self._file(job)))
         except (OSError, ValueError):

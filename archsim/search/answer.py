@@ -55,9 +55,7 @@ def answer(found: OptionComparison) -> str:
 
 
 def _over_key(found: OptionComparison) -> str:
-    """Of one machine from which value on nothing is gained, and what the best gains over the first; of two where their
-    order turns.
-    """
+    """Of one machine: from which value nothing is gained, and the best's gain; of two: where their order turns."""
     varied, skip = found.varied, 1 if found.samples else 0
     assert varied is not None
     count = len(varied.values)

@@ -1,6 +1,4 @@
-"""What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds;
-and what the time of one goes to.
-"""
+"""What-ifs on deployments with the same requests in many samples, and what the time of one goes to."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 
 
 @dataclass(frozen=True, eq=False)
 class DeploymentComparison(tables.Shown):
-    """Deployments with the same worlds. ``sure``: their headlines in all of them; ``equal``: the budget for a unit of
-    which they are compared.
-    """
+    """``sure``: the headlines in all samples; ``equal``: the budget for a unit of which they are compared."""
 
     sure: ServedSure
     names: tuple[str, ...]  # in the order in which they were given
@@ -161,9 +157,7 @@ def compare_points(
     rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Deployments of one policy each, in the same worlds. ``samples``: None for SAMPLES, of MOST_TOKENS. Raises
-    SpecError for a price that is not known.
-    """
+    """Deployments of one policy each. ``samples``: None for SAMPLES. SpecError for an unknown price."""
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []

@@ -79,9 +79,7 @@ class Crossing(NamedTuple):
 
 
 def crossing_of(at: np.ndarray, nominal: np.ndarray, worlds: np.ndarray) -> Crossing | None:
-    """Where a ratio of two sides passes 1, over ascending positive ``at: float64[n]``; the last of several. ``nominal:
-    float64[n]``, ``worlds: float64[world, n]``. None where it does not.
-    """
+    """Where a ratio last passes 1 over ascending positive ``at``; ``worlds: float64[world, n]``. None if never."""
     found = _turn(at, nominal)
     if found is None:
         return None

@@ -129,9 +129,7 @@ class Machine(NamedTuple):
 
 
 def base_of(side: Side, model: str | ModelSpec | None) -> ExperimentSpec:
-    """The experiment from which runs of a side are made: its own with this model alone, or of its system. Raises
-    SpecError.
-    """
+    """The experiment of a side's runs: its own with this model alone, or of its system. Raises SpecError."""
     if (own := side.experiment) is not None:
         if len(own.systems) > 1:
             systems = ", ".join(each.name for each in own.systems)

@@ -160,9 +160,7 @@ def load_system(source: Any, overrides: Sequence[str] = ()) -> SystemSpec:
 
 
 def experiment_with(overrides: Sequence[str] = (), **parts: Any) -> ExperimentSpec:
-    """A small experiment with some keys given, as names and files mean there what they mean elsewhere. Raises
-    SpecError.
-    """
+    """A small experiment with some keys given, as if in their files. Raises SpecError."""
     tree: dict[str, Any] = {
         "name": "compared", "systems": ["dojo"], "models": ["olmoe-1b-7b"],
         "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 1}, "policies": ["ep"],

@@ -36,9 +36,7 @@ def write_options(found: OptionComparison, folder: Path) -> Path:
 
 
 def frontier(found: OptionComparison, equal: str) -> plots.Points:
-    """Tokens a second over tokens a second of a user, a line and whiskers of 90 % of the worlds for each side; the
-    limit is a line, where one is given.
-    """
+    """Tokens/s over tokens/s of a user, a line with whiskers of 90 % for each side; the limit as a line."""
     rows: list[dict[str, Any]] = []
     shown = np.unique(np.linspace(0, len(found.grid) - 1, 28).astype(int))
     for each, rates in zip(found.sides, found.over_grid, strict=True):

@@ -116,9 +116,7 @@ def _change(before: Measures, after: Measures, name: str) -> float:
 
 
 def _shares(outcome: Outcome) -> dict[str, Interval]:
-    """What → share of an iteration with the mean number of decodes at their mean context, as what laws are off moves
-    it.
-    """
+    """What → share of an iteration with mean decodes and context, as what laws are off moves it."""
     built, totals = outcome.deployment.decode or outcome.deployment.prefill, outcome.served.totals
     iterations = max(float(totals["iterations"]), 1.0)
     decodes = max(float(totals["sequences"]) / iterations, 1.0)

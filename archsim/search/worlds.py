@@ -104,9 +104,7 @@ class InWorlds(NamedTuple):
     drawn: Mapping[str, np.ndarray]
 
     def batches(self, way: Way, batches: Sequence[int], among: Sequence[int]) -> np.ndarray:
-        """float64[world, batch] ns of an iteration over that without a draw, in the worlds ``among`` all. Batches of a
-        world follow each other, as they share its laws.
-        """
+        """float64[world, batch] ns of an iteration over that without a draw; ``among``: the samples, or all."""
         at = self.estimates
         runs = [run_of(experiment_of(at.base, way, each, at.requests, context=at.context), False) for each in batches]
         own = [sum(parts_of(simulator.iteration(run)).values()) for run, simulator in runs]
@@ -126,8 +124,6 @@ class InWorlds(NamedTuple):
 
 
 def factors_of(used: Used, anchors: Sequence[int], known: np.ndarray) -> np.ndarray:
-    """float64[world, batch]: of all batches of a way, interpolated in logarithms between those at ``anchors``, which
-    are ``known: float64[world, anchor]``.
-    """
+    """float64[world, batch], interpolated in logarithms between ``anchors``; ``known: float64[world, anchor]``."""
     at, every = np.log(np.array(anchors, float)), np.log([each.batch for each in used.batches])
     return np.exp(np.stack([np.interp(every, at, one) for one in np.log(known)]))

@@ -71,9 +71,7 @@ class Deployment:
 
 @dataclass(frozen=True, eq=False)
 class Outcome(Shown):
-    """A deployment, its requests, and what happened. ``longer``: what happened to more requests of the file, by which
-    it was judged whether few are steady.
-    """
+    """A deployment, its requests, what happened, and to more requests (``longer``) by which steadiness is tested."""
 
     serving: Serving
     deployment: Deployment
@@ -276,9 +274,7 @@ def slo_of(serving: Serving) -> Slo:
 
 
 def measured_residual(serving: Serving) -> ResidualRow | None:
-    """How far measurements of the engine that a file starts are from what is simulated, those of pools for pools; None
-    without any.
-    """
+    """Error of simulation against measurements of the file's engine (pools for pools); None without any."""
     spec, system = serving.spec, serving.system
     measured = is_measured(system) and has_measured_links(system)
     gpu = (system.compute.calibration or DEFAULT_CALIBRATION) if measured else ANY
@@ -292,9 +288,7 @@ def measured_residual(serving: Serving) -> ResidualRow | None:
 
 
 def range_of(serving: Serving, measures: Measures) -> str:
-    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted. Pools that
-    prefill and decode have the ranges of such pools.
-    """
+    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without fitted constants. Pools have their own."""
     spec, found, pools = serving.spec, measured_residual(serving), serving.spec.disaggregated != "none"
     if spec.host is not None or (found is None and not pools):
         return ""

@@ -168,9 +168,7 @@ def admit(state: records.ServingState, k, now_ns, new_most, promised, whole, lim
 
 @outer
 def sum_up(state: records.ServingState, k, limits: records.SchedulerLimits):
-    """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it. False, and a fault noted, where its
-    scheduler gave what cannot be.
-    """
+    """The batch of a rank as ``iteration.times.batches_of`` counts it. False, and a fault noted, for what cannot be."""
     rank = state.ranks[k]
     empty(state, k)
     if rank.running > limits.max_seqs:
@@ -331,9 +329,7 @@ APART, TIMES_APART, ENOUGH_CACHED = 64, 1.5, 0.3
 
 @outer
 def choose(state: records.ServingState, does, r, limits: records.SchedulerLimits):
-    """The rank of request ``r``, of instances that do its work; the first of those with the least score, from the one
-    after the last choice on.
-    """
+    """The rank of request ``r``: of instances that do its work the first with least score, after the last choice."""
     totals, ranks = state.totals[0], state.ranks.shape[0]
     session = state.sessions[r] if limits.choice == records.SESSION and does != records.DECODE else -1
     if session >= 0 and state.homes[session] >= 0:

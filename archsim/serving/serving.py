@@ -52,10 +52,7 @@ LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
 def serve(serving: Serving, logged: int = 0) -> Outcome:
-    """Simulate; ``logged``: iterations to keep a log of.
-
-    Raises ArchsimError for what does not fit, was not measured, or can never be served.
-    """
+    """``logged``: iterations to log. ArchsimError for what does not fit, was not measured, or is never served."""
     deployment = deploy(serving)
     return serve_requests(serving, deployment, requests_on(serving, deployment), logged)
 
@@ -63,9 +60,7 @@ def serve(serving: Serving, logged: int = 0) -> Outcome:
 def serve_requests(
     serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0, progress: Progress = SILENT
 ) -> Outcome:
-    """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
-    a log of.
-    """
+    """As ``serve``, for a deployment and requests that are built. ``logged``: iterations to log."""
     engine = identical_engine(serving)
     served, deployment, clocked = serve_at_clock(serving, deployment, engine, requests, progress, max(logged, LOGGED))
     power = _power(serving, deployment, engine, served, clocked)
@@ -154,9 +149,7 @@ def _power(
 
 
 def _late(served: Served, factor: float) -> Served:
-    """With first tokens, and the wait before them, ``factor`` times as long after their request, and all later tokens
-    as long after the first.
-    """
+    """With first tokens, and the wait before, ``factor`` times as late; later tokens as long after the first."""
     requests = served.requests.copy()
     more = (factor - 1) * (requests["first_ns"] - requests["arrival_ns"])
     requests["scheduled_ns"] = requests["arrival_ns"] + factor * (requests["scheduled_ns"] - requests["arrival_ns"])

@@ -54,9 +54,7 @@ def of(
 
 
 def draws(speculation: Speculation) -> np.ndarray:
-    """float64[DRAWS] below 1; a draft is accepted where its draw is below its rate, so that a higher rate accepts all
-    that a lower one does.
-    """
+    """float64[DRAWS] below 1; a draft is accepted where its draw is below its rate, so monotone in the rate."""
     if not speculation.drafts:
         return np.zeros(1)
     return np.random.Generator(np.random.Philox(key=[speculation.seed, 77])).random(DRAWS)

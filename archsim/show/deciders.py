@@ -29,9 +29,7 @@ class Family:
         return next(iter(self.systems))
 
     def identical(self, *but: str) -> dict[str, SystemSpec]:
-        """The lead, and the systems whose decision differs from the lead's in the named fields alone (``fsm.lanes``,
-        ``executor``).
-        """
+        """The lead, and systems whose decision differs from its in the named fields alone (``fsm.lanes``)."""
 
         def rest(system: SystemSpec) -> dict[str, Any]:
             return {field: value for field, value in _flat(system.decision).items() if not field.startswith(but)}
@@ -68,9 +66,7 @@ def clock(hz: float) -> str:
 
 
 def added_mm2(system: SystemSpec, policy: PolicySpec) -> float:
-    """Area that a policy adds to ``base``, without Local CPs: tables and the executor. A host keeps the distribution
-    table and the heatmap in its own memory.
-    """
+    """Area that a policy adds to ``base``, without Local CPs: tables and executor; none in a host."""
     return added_cost(system, policy.allocation.name not in NEED_NO_ALLOCATOR, policy.predicts).area_mm2
 
 

@@ -16,9 +16,7 @@ EXECUTORS = MappingProxyType({"fsm": "state machine", "firmware": "firmware", "h
 
 @dataclass(frozen=True)
 class CostPoint:
-    """One configuration: a system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first
-    system.
-    """
+    """A system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first system."""
 
     run: results.Row
     who: str

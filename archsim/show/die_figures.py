@@ -198,9 +198,7 @@ def _marks(report: Report, run: Row) -> list[dict[str, Any]]:
 
 
 def steps(report: Report) -> MatrixFigure | None:
-    """Time of every layer in every iteration, of runs at the largest batch whose steps were kept; the slowest step of
-    a cell tells why it takes its time.
-    """
+    """Time of every layer in every iteration at the largest batch; the slowest step of a cell gives its cause."""
     runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.steps]
     layers = sums.sum(len(np.unique(report.steps[run["run"]].column("layer"))) for run in runs)
     cells: list[dict[str, Any]] = []
@@ -239,9 +237,7 @@ def steps(report: Report) -> MatrixFigure | None:
 
 
 def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, Any]]:
-    """A cell for each layer and iteration. Where some iterations share a cell, it is the slowest of them. ``n``
-    iterations; ``cause_sums``, ``kind_sums``: ns by cause and bytes of HBM by kind, of all of them together.
-    """
+    """A cell a layer and iteration; of ``n`` that share one, the slowest, with ns by cause and bytes by kind of all."""
     iterations, column = np.unique(kept.column("step"), return_inverse=True)
     layers, time_ns = kept.column("layer"), kept.column("time_ns")
     shared = -(-len(iterations) // min(most_columns, 40))

@@ -1,7 +1,4 @@
-"""The figures of a sweep: on its page, in notebooks (`Results.plot`) and in print.
-
-Every function takes the rows of the table of runs and returns a `Figure`, or None where the rows have nothing to show.
-"""
+"""Figures of a sweep, on pages, in notebooks and print: functions of rows of runs → `Figure`, None for nothing."""
 
 from __future__ import annotations
 
@@ -66,9 +63,7 @@ def of_column(
     worth: float = 1.0,
     log: bool = False,
 ) -> Bars | None:
-    """Bars of a column for every run, with whiskers where the rows have ``COLUMN_low`` and ``COLUMN_high``, or the
-    central 90 % of worlds. ``worth``: of the unit of the title. None where no run has a value.
-    """
+    """Bars of a column, whiskers of ``COLUMN_low``, ``_high`` or 90 % of samples. ``worth``: of the title's unit."""
     known = [row for row in rows if row.get(column) is not None]
     if not known:
         return None

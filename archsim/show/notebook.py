@@ -17,9 +17,7 @@ from archsim.specs.library import MANIFEST
 
 
 class Plots:
-    """``results.plot``: the figures of some results. In a notebook each shows itself; ``.save("x.pdf")`` is for print,
-    and ``.vega()`` is its specification in Vega-Lite.
-    """
+    """``results.plot``: figures that show themselves in a notebook; ``.save("x.pdf")``, ``.vega()`` (Vega-Lite)."""
 
     def __init__(self, results: Results) -> None:
         self._results = results

@@ -34,9 +34,7 @@ _FIGURE = re.compile(r'<figure class="plot".*?<script type="application/json">(.
 
 
 def write_figure(folder: Path, name: str, out: Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
-    """Write a figure of the pages in ``folder``, as `draw` does. Raises ArchsimError for a name or a format that is not
-    there, with those that are, and where vl-convert-python is missing.
-    """
+    """Write a figure of the pages in ``folder``, as `draw`. ArchsimError for a wrong name or format."""
     known = _figures(folder)
     if name not in known:
         listed = "\n".join(f"  {each:<12} {about}" for each, about in names_of(folder).items())
@@ -106,9 +104,7 @@ def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, f
 
 
 def laid_out(spec: Mapping[str, Any], room_px: float, less_px: float = 0.0) -> dict[str, Any]:
-    """A specification for a page of this width, in the light colours, with rows as records. ``less_px``: room that an
-    earlier layout lacked.
-    """
+    """A specification for this width, in light colours. ``less_px``: room that an earlier layout lacked."""
     named = colours()
     text = re.sub(r'"(--[a-z0-9-]+)"', lambda each: json.dumps(named[each[1]]), json.dumps(spec))
     found: dict[str, Any] = json.loads(text)

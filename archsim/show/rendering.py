@@ -55,9 +55,7 @@ def render(
 
 @lru_cache(maxsize=1)
 def _templates_compiled() -> "BytecodeCache":
-    """Code of templates that pages of this process were made from: a command writes several pages, whose templates
-    take longer to compile than to fill in. It is made anew for a template that has changed.
-    """
+    """Compiled templates of pages of this process, made anew for a template that has changed."""
     from jinja2 import BytecodeCache
 
     class Compiled(BytecodeCache):

@@ -1,6 +1,4 @@
-"""The first sentences of a page, and its sections that are not figures: balancers, policies slower than plain expert
-parallelism, copies, the engines' errors, and how sure the answers are.
-"""
+"""First sentences of a page and sections that are not figures: balancers, slow policies, copies, errors, sureness."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -37,9 +37,7 @@ OTHER = "the time of a step: it balances numbers of tokens"
 
 @dataclass(frozen=True)
 class Slower:
-    """A policy. ``lost``: in how many of its runs; ``loss``, ``place``, ``longer``: of the worst, with what takes most
-    of the time that it loses; ``step``: 1 … 4 of the red scale.
-    """
+    """``lost``: in how many runs; ``loss``, ``place``, ``longer``: of the worst; ``step``: 1 … 4 of the red scale."""
 
     policy: str
     lost: str

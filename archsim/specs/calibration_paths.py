@@ -34,9 +34,7 @@ def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found:
 
 
 def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, folders: list[Path]) -> Any:
-    """The value of a system's axis ``path``, with calibration paths relative to the current directory. Raises
-    SpecError.
-    """
+    """The value at ``path``, calibration paths relative to the current directory. Raises SpecError."""
     if not any(key[: len(path)] == path for key in (*KEYS, TABLE)):
         return value
     data: Any = deepcopy(value)

@@ -79,10 +79,7 @@ class ReadExperiment(NamedTuple):
 
 
 def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
-    """Raises SpecError, for all references and keys together; first of all for a manifest that was cut off.
-
-    What an axis gives as a whole (systems, models, policies, batches), the experiment need not: it has the first value.
-    """
+    """Raises SpecError for all references and keys together. An axis' first value stands for what it gives."""
     with manifest_blamed(source):
         return _read_experiment(source, overrides)
 
@@ -123,9 +120,7 @@ def _read_experiment(source: Source, overrides: Sequence[str]) -> ReadExperiment
 def with_unread(
     experiment: ExperimentSpec, recorded: Sequence[str], written: WrittenKeys, axes: Sequence[Axis] = ()
 ) -> ExperimentSpec:
-    """A copy of an experiment whose ``unread`` is that of its own runs. ``written``: keys that its user gave a value
-    to; ``axes``: of a sweep, which do not run.
-    """
+    """A copy with the ``unread`` of its own runs. ``written``: keys that its user gave; ``axes``: of a sweep."""
     messages = [f"{axis.name} has no effect: {AXIS_UNREAD}" for axis in axes]
     unread = unread_keys(plan_without_axes(experiment), written)
     copy = experiment.model_copy()
@@ -182,9 +177,7 @@ def _damage(source: Source, error: errors.SpecError) -> str:
 
 
 def tree_of(source: Source) -> yaml.Tree:
-    """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``.
-    Raises SpecError.
-    """
+    """A file or named experiment, or a copy of a mapping (places ``mapping: key.path``). Raises SpecError."""
     if isinstance(source, Mapping):
         try:
             return yaml.Tree(_plain(source), {(): yaml.Place(label_of(source))})

@@ -1,6 +1,4 @@
-"""Expands a sweep to its points, one at a time. Each is one run: system, model, batch, policy, assumption set and
-workload.
-"""
+"""Expands a sweep to points: each is one run of system, model, batch, policy, assumption set and workload."""
 
 from __future__ import annotations
 
@@ -137,9 +135,7 @@ class SweepPlan:
         return found
 
     def finished_by(self, finish: Callable[[Any], Any]) -> SweepPlan:
-        """The same plan, the systems of whose points have passed through a function that adds what only the machine
-        that is made of them tells, such as areas.
-        """
+        """The same plan whose points' systems pass through ``finish``, which adds such as areas."""
         found = copy(self)
         found.finish, found._finished = finish, {}
         return found
@@ -166,9 +162,7 @@ class SweepPlan:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Radices of a point's number: values per group of axes, then items per list of the experiment; the last
-        varies fastest.
-        """
+        """Radices of a point's number: values per group of axes, then items per list; the last varies fastest."""
         return tuple(self._sizes)
 
     def index_of(self, chosen: tuple[int, ...]) -> int:
@@ -286,9 +280,7 @@ class SweepPlan:
         }
 
     def given(self) -> dict[str, Any]:
-        """The experiment before axes change it, references expanded, with its ``sweep:`` if any; it loads as an equal
-        plan.
-        """
+        """The experiment before axes change it, with its ``sweep:`` if any; it loads as an equal plan."""
         return self.tree.data | {SWEEP_KEY: self.sweep.given} if self.sweep.axes else self.experiment.resolved()
 
     def resolved(self, point: Point) -> dict[str, Any]:
@@ -309,9 +301,7 @@ class SweepPlan:
         return one.resolved()
 
     def value(self, point: Point, path: tuple[str, ...]) -> Any:
-        """The value of a point's key: a number in its base unit, text, a boolean or a spec; None if the point has no
-        such key.
-        """
+        """A point's key: number in its base unit, text, boolean or spec; None if it has no such key."""
         kind = path[0]
         if path == ("workload", "batch"):
             return point.batch

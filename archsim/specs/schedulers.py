@@ -1,7 +1,4 @@
-"""How an engine fills its iterations: the shipped schedulers, one row each, and the ``scheduler:`` of a serve file.
-
-A row has the name of its function in ``archsim.serving.schedulers``. A user's own is ``package.module:function``.
-"""
+"""The shipped schedulers, a row each with its function in ``archsim.serving.schedulers``, and ``scheduler:``."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,6 +1,4 @@
-"""Keys of a deployment as they are typed after ``--set`` and ``--vary``: in full, by their last part alone, by the name
-of an engine's flag, or a word that stands for several keys.
-"""
+"""Keys of a deployment after ``--set`` and ``--vary``: full, last part, an engine's flag, or a word for several."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -45,9 +43,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 
 def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expand: Any) -> None:
-    """`archsim.specs.overrides.put` for a file of ``archsim serve``: the key by any of its names; requests come in the
-    way that is put, and no longer in that of the file. Raises SpecError for a name of no key, and of several.
-    """
+    """As `archsim.specs.overrides.put`, the key by any of its names. SpecError for no key, and for several."""
     path = full_key(names, head, value)
     for keys, each in _parts_of(tree, path, value, head):
         if keys[0] == "requests" and len(keys) > 1 and keys[1] in _WAYS and isinstance(tree.data.get("requests"), dict):
@@ -120,9 +116,7 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
 
 
 def _ranks_of(tree: yaml.Tree, head: str, replaced: bool) -> int:
-    """Devices of an engine, over which a word such as tp spreads. ``replaced``: the sizes of experts are, and may be
-    those of another number of ranks. Raises SpecError where sides have their own.
-    """
+    """Devices of an engine. ``replaced``: experts may be those of other sizes. SpecError where sides differ."""
     if isinstance(tree.data.get("disaggregated"), dict):
         raise SpecError(f"{head}: each side of disaggregated has its own sizes. Give disaggregated.decode.parallel")
     if replaced and isinstance(tree.data.get("parallel"), dict):
@@ -233,9 +227,7 @@ def _below(annotation: Any, prefix: str) -> Iterator[str]:
 
 
 def precision_word(tree: yaml.Tree) -> str:
-    """Takes the precision of a checkpoint out of ``precision: fp8``, from which dtypes follow; '' where there is none.
-    Beside ``kv`` it is at CHECKPOINT. Raises SpecError for an unknown one.
-    """
+    """Takes ``precision: fp8`` out, from which dtypes follow; '' without. Raises SpecError for an unknown one."""
     given = tree.data.get("precision")
     word = given.get(CHECKPOINT) if isinstance(given, dict) else given
     if not isinstance(word, str):

@@ -44,9 +44,7 @@ def is_variant(name: str) -> bool:
 
 
 class Maker:
-    """Makes the variants of one kind. raw: the experiment's items; axes: those that change them; groups: the position
-    of each axis in a choice.
-    """
+    """Makes the variants of one kind. raw: items; axes: that change them; groups: position of each axis in a choice."""
 
     def __init__(
         self,
@@ -82,9 +80,7 @@ class Maker:
         return variant
 
     def _check(self, axis: Axis) -> None:
-        """Check the telling values of an axis alone, on each item of the experiment. Raises SpecError with the value's
-        place.
-        """
+        """Check the telling values of an axis on each item. Raises SpecError with the value's place."""
         problems, variants = [], []
         seen: set[str] = set()
         for at in axis.telling:

@@ -1,6 +1,4 @@
-"""The best of several values of a key in common samples: which values equal it, the cheapest of them, and whether it is
-at an end of what was tried.
-"""
+"""The best of a key's values in common samples, its equals, the cheapest of them, and whether it is at an end."""
 
 from __future__ import annotations
 

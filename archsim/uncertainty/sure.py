@@ -58,10 +58,7 @@ def find_sure(
     watcher: Watcher | None = None,
     seed: int = 0,
 ) -> sure_answer.Sure:
-    """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
-    finds them; ``seed``: another one draws other worlds. Raises ArchsimError for too
-    few samples; FailedRuns.
-    """
+    """Run the samples. ``folder``: keeps runs in ``worlds/``; ``seed``: others. Raises ArchsimError; FailedRuns."""
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
             return find_sure(selection, samples, Path(made), jobs, watcher, seed)

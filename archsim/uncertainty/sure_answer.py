@@ -132,9 +132,7 @@ class Sure(tables.Shown):
         return f"{self.places[0].name}: {first} Of {len(self.places)} cases, {many} a sure winner."
 
     def as_answer(self) -> Answer:
-        """The answer; then the sentence of every place, tables of its options and of what it depends on, and what to
-        measure. Places with the same numbers share them.
-        """
+        """Sentences and tables of every place and what to measure; places with equal numbers share them."""
         equal: dict[str, tuple[list[Part], list[Part]]] = {}  # by all that is printed: its names, and it
         for place in self.places:
             options = [

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 
 class JudgedPoint(NamedTuple):
-    """A point with what was simulated, in ms and tokens a second; ``ranges``: of measured means as every page prints
-    them, of TTFT and TPOT; None where there are none. ``refused``: why it was not simulated; ''.
-    """
+    """A point beside simulation, ms and tokens/s; ``ranges``: printed for TTFT and TPOT; ``refused``: why, or ''."""
 
     point: MeasuredPoint
     ttft: float | None = None
@@ -149,9 +147,7 @@ def table_of(cells: Sequence[AccuracyCell]) -> tables.Table:
 
 
 def worse(before: Path, now: Sequence[AccuracyCell]) -> list[str]:
-    """Cells whose median error grew by more than 2 points and by more than 10 % of it against a table of this command
-    (or of docs/accuracy.csv), in words. Raises TraceError for a file that is no such table.
-    """
+    """Cells that got worse by over 2 points and 10 % against a table of this command. TraceError for no such table."""
     with before.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     known = {}
@@ -274,9 +270,7 @@ def validate_served(
     jobs: int = 1,
     report: Callable[[str], None] = lambda text: None,
 ) -> ServedAccuracy:
-    """Read, simulate and compare all points; ``most_clients``: leave closed loops of more out. Raises TraceError and
-    SpecError for files that cannot be read.
-    """
+    """Simulate all points; ``most_clients``: skip closed loops of more. Raises TraceError and SpecError."""
     read = [read_served(path, deployment, name, unit) for path in paths]
     points = [
         each for one in read for each in one.points
@@ -320,9 +314,7 @@ def _far_points(found: ServedAccuracy) -> Iterator[str]:
 
 
 def cases_of(judged: Iterable[JudgedPoint]) -> pandas.DataFrame:
-    """A row for each time of a point that was simulated, with `KEYS` and ``where``. None counts as unseen: constants of
-    the host were fitted on some of the public points.
-    """
+    """A row for each time of a point with `KEYS` and ``where``. None counts as unseen (constants were fitted)."""
     found, own = [], []
     for each in judged:
         for name, unit in zip(TIMES, ("ms", "ms", "tokens/s"), strict=True):

@@ -103,9 +103,7 @@ def compare_run(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
 
 
 def _tokens_a_chunk(run: MeasuredRun, outcome: Outcome) -> str:
-    """Why gaps that were measured are not those between tokens, in words: fewer gaps than tokens; '' if they are, and
-    where drafts make several tokens of an iteration one gap in the simulation, too.
-    """
+    """Why measured gaps are not those between tokens: fewer gaps than tokens; '' if they are, or with drafts."""
     if outcome.served.totals["drafted"]:
         return ""
     if run.lists is not None and run.gaps:

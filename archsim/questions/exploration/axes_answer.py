@@ -154,9 +154,7 @@ class Drawn:
     samples: int  # 0: none
 
     def rates(self, ran: Ran, whole: bool = False) -> np.ndarray | None:
-        """float64[sample] tokens/s of MoE layers, or of ``whole`` iterations; None for a run that has none. Of one
-        sample, the run itself, without draws.
-        """
+        """float64[sample] tokens/s of MoE layers, or of ``whole`` iterations; None for a run that has none."""
         slower = np.ones(1)
         if self.samples:
             if (each := self.found.get(ran.number)) is None:
@@ -237,9 +235,7 @@ def _sampled(selection: Selection, asked: Sequence[Ran], samples: int, jobs: int
 
 
 def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_first: Case) -> str:
-    """``with topology switch, w48 decodes … 1.16 × (1.05–1.25) as fast as with mesh``, without a full stop; '' with
-    nothing to compare. ``of_first``: the case of which the sentence speaks first.
-    """
+    """``with topology switch, w48 decodes … 1.16 × (1.05–1.25) as fast as with mesh``; '' with nothing to compare."""
     first = case is of_first
     label = _labels(plan, axes, case)
     able = {
@@ -321,9 +317,7 @@ def _for_the_price(
     drawn: Drawn, able: Mapping[tuple[int, ...], tuple[Ran, np.ndarray]], label: Label, chosen: tuple[int, ...],
     over: tuple[int, ...],
 ) -> str:  # fmt: skip
-    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price, so take switch``,
-    chosen by whole iterations where both have them. '' where the best costs hardly more than what it is compared with.
-    """
+    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price``, or ''."""
 
     def price(design: tuple[int, ...]) -> float:
         return float(able[design][0].row["cost_usd"])
@@ -535,9 +529,7 @@ def _over_draws(selection: Selection, axes: Axes, cases: Sequence[Case]) -> Axes
 
 
 def _damage_sentence(selection: Selection, axes: Axes, case: Case) -> str:
-    """``defects cost 4.1 % (1.2–9.0 %) of the throughput …``, of the design with the most throughput over all
-    machines that were made.
-    """
+    """``defects cost 4.1 % (1.2–9.0 %) of the throughput …``, of the fastest design over all machines made."""
     plan = selection.plan
     made = _draw_count(plan, axes)
     by_design = {

@@ -127,9 +127,7 @@ def _sentence(pairs: Sequence[DesignPair], found: Exploration, axis: str) -> str
 
 
 def _threshold(pairs: Sequence[DesignPair], axis: str, found: Exploration) -> str:
-    """``above hbm.bandwidth 2 TB/s``, ``with topology torus``: the level of another axis that parts pairs that pay from
-    those that do not; empty if none does.
-    """
+    """``above hbm.bandwidth 2 TB/s``: the level of another axis from which pairs pay; empty if none parts them."""
     levels = [level.name for level in levels_of_axis(found.points, axis)]
     pays = {level: {pair.pays for pair in pairs if pair.before.axes[axis] == level} for level in levels}
     if any(len(each) != 1 for each in pays.values()):

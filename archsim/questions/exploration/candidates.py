@@ -93,9 +93,7 @@ class Exploration(tables.Shown):
         return tuple(dict.fromkeys(point.model for point in self.points))
 
     def best(self, text: str | None, objective: str, model: str | None = None) -> Candidate | None:
-        """The best known design by an objective, within a budget and of a model if one is given; of all points, by the
-        analytical engine, where the event engine ran none of them.
-        """
+        """The best known design by an objective, within a budget and of a model if one is given."""
         budget = parse_constraint(text) if text else None
         sense = sense_of(objective)
         own = [point for point in self.points if model is None or point.model == model]

@@ -95,9 +95,7 @@ def explore(
 
 
 class _Cheap(NamedTuple):
-    """Points that the analytical engine ran, their rows by number, how many points each constraint dropped, and what
-    pages say of how they were chosen.
-    """
+    """Points that the analytical engine ran, rows by number, how many each constraint dropped, and notes for pages."""
 
     points: list[Point]
     rows: Mapping[int, Row]
@@ -153,9 +151,7 @@ SCALED = "mean_of_machines"  # key of rows of designs of drawn machines: that th
 
 
 def of_designs(plan: SweepPlan, ran: _Cheap) -> tuple[_Cheap, dict[int, float]]:
-    """Designs in the place of the machines that were drawn of each: of its working machines the median one, whose
-    throughput stands for the mean of all that were made, scrapped ones with 0; and point → that mean over its own.
-    """
+    """(the median working machine of each design with the mean over all made, point → mean over its own)."""
     at = next(at for at, group in enumerate(plan.sweep.groups) if group.axes[0].path == axes.WAFER)
     stride, made = prod(plan.sizes[at + 1 :]), plan.sizes[at]
     designs: dict[int, list[Point]] = {}
@@ -237,9 +233,7 @@ def _drawn(
     watcher: Any,
     notes: tuple[str, ...],
 ) -> tuple[list[Point], tuple[str, ...]]:
-    """The points nearest to the front, whose analytical runs are drawn in many worlds, the same for all; ``judge``
-    learns how much slower each is in every world.
-    """
+    """The points nearest to the front, run in samples; ``judge`` learns how much slower each is in every sample."""
     spec, maker = judge.spec, RunMaker(plan=plan)
     costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
     ran = np.flatnonzero(np.isfinite(costs).all(axis=1))
@@ -262,10 +256,7 @@ def _drawn(
 
 
 def _families(points: Sequence[Point]) -> np.ndarray:
-    """Families of points with similar analytical error: same model, policy, assumption set and topology.
-
-    int64[point].
-    """
+    """int64[point]: families with similar analytical error: same model, policy, assumption set and topology."""
     names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.kind_of_fabric) for each in points]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])

@@ -96,9 +96,7 @@ def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, mod
 
 
 def over_key(found: Exploration, objective: str) -> plots.Points | None:
-    """An objective over the one key that was varied, a line with its band for each policy; None where several keys or
-    systems were varied, or the key's values are no quantities.
-    """
+    """An objective over the one key that was varied, a line for each policy; None without one key of quantities."""
     usable = [point for point in found.points if point.allowed and 0 < point.values[objective] < math.inf]
     varied = [axis for axis in found.axes if axis not in (MODEL, "policy")]
     if len(varied) != 1 or len(found.models) > 1 or not usable:
@@ -130,9 +128,7 @@ def over_key(found: Exploration, objective: str) -> plots.Points | None:
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
-    """The axes by their effect on an objective: from the lowest to the highest geometric mean of a level, over that of
-    all points. Effects within twice their error have the colour of ``within its error``.
-    """
+    """Axes by their effect on an objective, levels over the mean of all points; grey within twice their error."""
     rows = []
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)

@@ -79,9 +79,7 @@ def with_units(text: str) -> str:
 
 
 def csv_of(found: Exploration) -> str:
-    """One row for every point that the event engine ran (of the front, if it ran none): its axes, objectives by both
-    engines, and its bottleneck.
-    """
+    """A row for every point that the event engine ran (of the front, if none): axes, objectives, bottleneck."""
     names = tuple(dict.fromkeys((*explore.OBJECTIVES, *found.spec.objectives)))
     units = [f"{name} ({unit_of_objective(name)})" for name in names]
     analytical = [f"{name}, analytical" for name in names]
@@ -205,10 +203,7 @@ def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: M
 
 
 def _range(found: Exploration, objective: str, point: Candidate, design: Mapping[str, Any] | None) -> str:
-    """`` (20.0 k USD to 210 k USD)`` after price, energy or power of a design: with all coefficients at their bounds.
-
-    Empty for other objectives.
-    """
+    """`` (20.0 k USD to 210 k USD)``: price, energy or power with all coefficients at their bounds; else empty."""
     if objective in point.ranges:
         low, high = (amount(objective, end) for end in point.ranges[objective])
         return f" ({low} to {high})"

@@ -1,7 +1,4 @@
-"""Sample a space that is too large to run completely: optuna proposes points from the results of others.
-
-NSGA-II (Deb et al., IEEE TEVC 6(2), 2002) over a point's index in every group of axes, as implemented in optuna.
-"""
+"""Points of a large space proposed from others' results: NSGA-II (Deb et al., IEEE TEVC 6(2), 2002) by optuna."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""From a screened space to the points that go on: those that are on the front by the analytical engine, or nearest to
-it. All are written to a file, in row groups.
-"""
+"""From a screened space to the points that go on: on the front by the analytical engine, or nearest to it."""
 
 from __future__ import annotations
 
@@ -85,9 +83,7 @@ def nearest(costs: np.ndarray, front: np.ndarray, count: int) -> np.ndarray:
 
 
 def _spread_over(costs: np.ndarray, count: int) -> np.ndarray:
-    """Indices of ``count`` of these points, all on a front: the best by each objective and others at even ranks of it;
-    points of equal costs, after the first of them, only where there are not enough others.
-    """
+    """Indices of ``count`` points of a front: the best by each objective and others at even ranks; equal costs last."""
     _, first = np.unique(costs, axis=0, return_index=True)
     first.sort()
     if len(first) <= count:

@@ -27,10 +27,7 @@ LEAST_ERROR = 0.01  # engines that have agreed so far may still differ by this, 
 
 @dataclass(frozen=True)
 class ObjectiveValues:
-    """``known: bool[point]`` that were run; ``values``: float64[point, objective], known or corrected.
-
-    ``front``: bool[point], all of them known.
-    """
+    """``known``, ``front``: bool[point], run or optimal; ``values``: float64[point, objective], known or corrected."""
 
     known: np.ndarray
     values: np.ndarray
@@ -69,9 +66,7 @@ def search_each(
     budget: int,
     seed: int = 0,
 ) -> ObjectiveValues:
-    """Establish the front of every group, such as the points of a model: the budget is divided by their numbers of
-    points, and what one does not need is left to the next. Otherwise as `search`.
-    """
+    """The front of every group, as `search`: the budget is divided by numbers of points, and what is left passed on."""
     points, own = len(cheap), np.array(groups)
     every = ObjectiveValues(np.zeros(points, bool), np.array(cheap, np.float64), np.zeros(points, bool), True)
     stable, left, waiting = True, budget, points

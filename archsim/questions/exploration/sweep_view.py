@@ -56,9 +56,7 @@ def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tupl
 def idle_axes(
     plan: SweepPlan, points: Sequence[Point], rows: Sequence[Mapping[str, Any]], unread: Sequence[str] = ()
 ) -> Iterator[str]:
-    """A sentence for every axis that changes no number of any run: what is written does something, or the page says
-    that it does not. ``rows``: the results of the points; ``unread``: sentences that name axes and say why.
-    """
+    """A sentence for every axis that changes no number of any run. ``unread``: sentences that name axes and say why."""
     numbers = [tuple((name, each) for name, each in row.items() if isinstance(each, float)) for row in rows]
     for at, group in enumerate(plan.sweep.groups):
         others = [

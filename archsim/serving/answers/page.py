@@ -132,9 +132,7 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
 
 
 def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
-    """Name, mean and PERCENTILES of TTFT, TPOT, ITL and E2E in ms, with as many digits as their range carries: that of
-    measured engines, where there is one.
-    """
+    """Name, mean and PERCENTILES of TTFT, TPOT, ITL and E2E in ms, with as many digits as their range carries."""
     measures, serving = outcome.measures, outcome.serving
     found = measured_residual(serving) if serving.spec.host is None else None
     rows = []
@@ -337,9 +335,7 @@ FEW = tuple(SHOWN[at] for at in (0, 1, 3, 5, 7))  # on a terminal
 def write_points_page(
     plan: ServePlan, table: tables.Table, folder: Path, answer: str = "", found: sure.ServedSure | None = None
 ) -> Path:
-    """``index.html``. Equal tables give equal bytes. ``answer``: its first sentence; ``found``: ranges of runs, which
-    have the names that the plan gives them.
-    """
+    """``index.html``. ``answer``: its first sentence; ``found``: ranges of runs by the names of the plan."""
     serving, target = plan.first, folder / "index.html"
     ranges = ranges_of(plan, table, found)
     numbers = [path for path in serving.axes if _is_number(table.rows, path)]
@@ -387,9 +383,7 @@ def cells(
     row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN,
     ranges: Mapping[str, Interval] = MappingProxyType({}),
 ) -> list[str]:  # fmt: skip
-    """The cells of a row: its ``keys``, the columns ``shown`` with their ``ranges``, and why it was refused or is
-    saturated.
-    """
+    """The ``keys`` of a row, the columns ``shown`` with their ``ranges``, and why it was refused or is saturated."""
     values = ["–" if row[name] is None else significant(row[name]) for name, _ in shown]
     for at, (name, _) in enumerate(shown):
         if (ends := ranges.get(name)) is not None and row[name] is not None:
@@ -453,9 +447,7 @@ class ServedPlan(tables.Shown):
 
 
 def serve_all(plan: ServePlan, watcher: sweep.Watcher | None = None) -> ServedPlan:
-    """Serve every run of a plan in this process; nothing is written. Raises ArchsimError for a plain file that cannot
-    be served.
-    """
+    """Serve every run of a plan in this process; nothing is written. ArchsimError if a plain file cannot be served."""
     watching = watcher or sweep.Unwatched()
     workspace = Workspace(watching.at)
     server, runs = workspace.of(Server), plan.runs()

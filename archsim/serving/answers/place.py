@@ -164,9 +164,7 @@ def least_gain(before: np.ndarray, after: np.ndarray) -> float:
 
 
 def odd_layers(history: RecordedLoads) -> list[str]:
-    """Notes on layers with ODD times the pairs of the median layer or more, and on those with none: every token passes
-    all MoE layers, so that all have as many.
-    """
+    """Notes on layers with ODD times the pairs of the median layer or more, and on those with none."""
     pairs = history.counts.sum(axis=(0, 2))
     usual = float(np.median(pairs[pairs > 0]))
     odd = [

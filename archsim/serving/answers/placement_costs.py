@@ -1,7 +1,4 @@
-"""What a placement is worth on loads: balance of the ranks, expected time of the experts, memory and moves.
-
-The load of an expert divides evenly over its copies, as engines dispatch without further knowledge.
-"""
+"""Balance of ranks, expert time, memory and moves of a placement; copies of an expert share its load evenly."""
 
 from __future__ import annotations
 

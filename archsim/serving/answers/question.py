@@ -256,9 +256,7 @@ def _model_of(source: Any) -> ModelSpec:
 def _offer(
     text: str, usd_per_hour: float | None, watts: float | None, prices: Mapping[str, float], most_open: int | None
 ) -> Offer:
-    """``h200:32``; without a number, ``most_open``, or as many as a budget of USD an hour or W allows, or one machine
-    has.
-    """
+    """``h200:32``; without a number ``most_open``, or what a budget of USD an hour or W allows, or one machine has."""
     name, colon, number = text.rpartition(":") if ":" in text else (text, "", "")
     if colon and not (number.isascii() and number.isdecimal() and int(number) > 0):
         raise SpecError(
@@ -366,9 +364,7 @@ def _usual_precisions(model: ModelSpec, gpu: str) -> tuple[str, ...]:
 
 
 def _dtypes(asked: Asked, gpu: str, engine: str, precision: str) -> PrecisionSpec:
-    """The dtypes with which engines serve the published checkpoints. TensorRT-LLM keeps KV in FP8 beside narrow weights
-    (NVIDIA's checkpoints say so).
-    """
+    """Dtypes of published checkpoints. TensorRT-LLM keeps KV in FP8 beside narrow weights (NVIDIA's checkpoints)."""
     products, experts = dtypes_in(precision, has_experts(asked.model))
     if experts == MXFP4 and gpu in BLACKWELL:
         experts = "mxfp4_mxfp8"

@@ -195,9 +195,7 @@ def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
 
 
 def _best_guesses(guesses: Sequence[Tried], race: Race) -> list[Tried]:
-    """The best estimates of each engine, precision and GPU, RACED for each GPU, and one of each precision that is
-    named.
-    """
+    """The best estimates of each engine, precision and GPU, RACED a GPU, and one of each precision that is named."""
     counts: dict[Any, int] = {}
     kept = []
     for each in guesses:
@@ -383,9 +381,7 @@ def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, f
 
 
 def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
-    """Equal engines on the GPUs of an offer, or as many of them as the asked rate needs. ``rate``: of one, which it
-    reaches in `ENOUGH_WORLDS` of all draws.
-    """
+    """Equal engines on the GPUs of an offer, or as many as the rate needs in `ENOUGH_WORLDS` of draws of ``rate``."""
     if tried.choice.prefill:
         return tried.choice.instances
     most = offer.devices // tried.choice.parallel.devices
@@ -412,9 +408,7 @@ def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal:
 def _serve_best(
     race: Race, tried: Tried, best: Recommended, engines: SharedEngines
 ) -> tuple[Measures, tuple[str, ...]]:
-    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate, so that its
-    requests are enough to fill it however many engines there are.
-    """
+    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate."""
     number = 1 if best.choice.prefill else best.choice.instances
     choice = best.choice if number == 1 else best.choice._replace(instances=1)
     deployment, serving = race.deployment(tried, choice, engines), serving_of(best.kind.serving, choice)
@@ -436,9 +430,7 @@ def _ask_alone(race: Race, done: Sequence[Tried], rounds: Rounds) -> list[tuple[
 
 
 def _refusal(race: Race, done: Sequence[Tried], rows: Sequence[tuple[PartOfRace, Row]]) -> str:
-    """Why nothing is served: what does not run, or which configuration is nearest to the limits and what would help.
-    ``rows``: of `_ask_alone`.
-    """
+    """Why nothing is served: what does not run, or what is nearest to the limits. ``rows``: of `_ask_alone`."""
     asked, kinds = race.asked, race.kinds
     where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
     limits = limits_of(kinds[0].serving)

@@ -146,9 +146,7 @@ def enough_requests(users: float) -> int:
 
 
 def answer(found: Recommendation) -> str:
-    """Sentences: what to serve the model with, the rate that it answers with its range, and how likely it is the best;
-    then its batch limits.
-    """
+    """What to serve the model with, its rate with range, how likely it is the best; then its batch limits."""
     best, asked = found.best, found.asked
     joules = f"{significant(best.upkeep.j_per_token[0], 2)} J per output token"
     end = {
@@ -185,9 +183,7 @@ def _describe_rate(each: Recommended) -> str:
 
 
 def _users(found: Recommendation) -> str:
-    """``, from about 310 users at a time``: its rate times the time of a request (Little's law). A slower system
-    serves about as many: its rate falls as its times rise.
-    """
+    """``, from about 310 users at a time``: its rate times the time of a request (Little's law)."""
     users = found.best.rate_per_s * found.measures.e2e.mean * NS_PER_MS / NS_PER_S
     if found.asked.rate or not 0 < users < inf:
         return ""
@@ -319,9 +315,7 @@ def start_script(best: Recommended) -> str:
 
 
 def serve_file(found: Recommendation) -> dict[str, Any]:
-    """The best as a file of ``archsim serve``, at the rate at which it is shown; of engines on more machines than the
-    one that is named, those of one, at their share of the rate.
-    """
+    """The best as a file of ``archsim serve`` at its rate; of engines on several machines, one machine's share."""
     best, asked = found.best, found.asked
     choice = best.choice
     given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
@@ -397,9 +391,7 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
 
 
 def page_of(found: Recommendation, files: Sequence[str]) -> str:
-    """The page: the answer, the configurations at several rates by the speed of a user and the throughput of a GPU,
-    and why.
-    """
+    """The page: the answer, configurations by the speed of a user and the throughput of a GPU, and why."""
     from archsim.serving.answers.search_page import pareto_plots
     from archsim.show.rendering import render
 

@@ -175,9 +175,7 @@ def functions_of(serving: serving_files.Serving) -> tuple[str, ...]:
 
 
 def code_of_serving(functions: tuple[str, ...], *more: str) -> str:
-    """12 hex digits of the code and the host constants that decide what comes of serving. ``functions``: of the user's;
-    ``more``: further source files, relative to the checkout.
-    """
+    """12 hex digits of code and host constants that decide what comes of serving. ``functions``: of the user's."""
     text = f"{_digest()} {code_of(functions)}" + (f" {code_digest.digest_here(more)}" if more else "")
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
@@ -290,10 +288,7 @@ class ServePlan(NamedTuple):
         return tuple(each for each in self.first.unread if keys_of([each]) <= everywhere)
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """What a reader has to know before the numbers of a file with axes: what its requests were read as, values of
-        machines that are far from known ones, keys that nothing reads, axes that change nothing. ``rows``: of the
-        table of its runs.
-        """
+        """How requests were read, far machines, keys and axes without effect. ``rows``: of the table of runs."""
         systems = {point.system.name: point.system for point in self.points}
         found = [datasheet_note(names)] if (names := [n for n, each in systems.items() if each.datasheet_only]) else []
         found += [note for system in systems.values() for note in plausible.plausibility_notes(system)]
@@ -323,9 +318,7 @@ class ServePlan(NamedTuple):
         return SAME_NUMBERS
 
     def names(self) -> tuple[str, ...]:
-        """What each of the runs is called beside the others: its policy, where there are several, and the values of its
-        axes; of one point, the policy.
-        """
+        """What each run is called beside the others: its policy, where there are several, and its axes' values."""
         several = len(self.first.policies) > 1 or not self.has_axes
         return tuple(
             ", ".join(filter(None, [run.serving.policy.name if several else "", describe_values(run.cells)]))
@@ -362,9 +355,7 @@ def _idle(
 
 
 def serve_plan(source: library.Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
-    """``first``: the first point and policy alone. Raises SpecError, with the point, for values of axes that are not
-    valid.
-    """
+    """``first``: the first point and policy alone. Raises SpecError, with the point, for invalid values of axes."""
     begin = serving_files.load_serving(source, overrides)
     if first:
         return ServePlan((begin._replace(policies=begin.policies[:1], axes={}),), ({},))
@@ -378,9 +369,7 @@ def serve_plan(source: library.Source, overrides: Sequence[str] = (), *, first: 
 
 
 def refused_points(plan: ServePlan) -> Iterator[str]:
-    """A line for each run of a plan that would be refused before a request is served: where its axes are written, its
-    point, and why. Engines that several points share are built once.
-    """
+    """A line for each run that would be refused before a request is served: axes, point, and why."""
     built: dict[str, str] = {}
 
     def problem(check: Callable[[serving_files.Serving], object], serving: serving_files.Serving) -> str:
@@ -475,9 +464,7 @@ _ARRAYS = ("requests", "gaps", "series", "balance", "log")
 
 
 class Server:
-    """Serves runs. Each deployment is built once for runs that share it: the last one is kept, and those of runs with
-    details, whose ``outcomes`` (by key) are kept, too.
-    """
+    """Serves runs. A deployment is built once for runs that share it; those of runs with details stay, by key."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace

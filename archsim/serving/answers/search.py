@@ -43,9 +43,7 @@ ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draw
 
 @dataclass(frozen=True, eq=False)
 class OfLayout(PartOfSearch):
-    """All batch limits of engines of some sizes. Its row has ``found``: of each of `choices`, why it was refused, the
-    estimated rate, and `MEASURES`.
-    """
+    """All batch limits of some sizes. ``found`` of its row: by choice refusal, estimated rate, `MEASURES`."""
 
     precision: PrecisionSpec | None
     drafts: int | None  # of every decode; None: those of the file
@@ -237,9 +235,7 @@ class _Unbound(NamedTuple):
 
 
 def _unbound_run(outcome: Outcome, choice: Configuration) -> _Unbound | None:
-    """None where a limit may have mattered: a user's scheduler may read it, a prefix cache evicts by the room that is
-    left, and the ranks of pools apart have limits of their own.
-    """
+    """None where a limit may have mattered: own schedulers, prefix caches, and ranks of pools apart."""
     pool, cached = outcome.deployment.prefill.pool, outcome.requests.hash_tokens > 0
     if choice.prefill or cached or schedulers.is_function(outcome.deployment.scheduler.name):
         return None

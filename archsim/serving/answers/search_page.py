@@ -26,9 +26,7 @@ def pareto_plots(
     names: Sequence[str], points: Sequence[tuple[float, float]], goodputs: Sequence[float], best: Sequence[int],
     kind: str = "most goodput",
 ) -> list[Points]:  # fmt: skip
-    """Every configuration, by the speed that a user sees and the throughput of a device (``points``), with those that
-    no other beats in both; those at ``best`` are of the ``kind`` that is marked.
-    """
+    """Every configuration by a user's speed and a device's throughput (``points``), ``best`` marked as ``kind``."""
     if not names:
         return []
     users = "tokens/s of a user", "output tokens/s per device"

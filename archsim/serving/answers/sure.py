@@ -103,9 +103,7 @@ _WORKLOAD = workload.WorkloadSpec(
 
 
 class Off(NamedTuple):
-    """What is off in a side: factors of its host constants, by name of a field, as quantities that multiply; and
-    numbers of its machine.
-    """
+    """What is off in a side: factors of host constants (field → quantity that multiplies), numbers of its machine."""
 
     factors: tuple[tuple[str, Quantity], ...]
     machine: tuple[SystemQuantity, ...]
@@ -471,9 +469,7 @@ def _answer(
 
 
 def judged_by(serving: serving_files.Serving) -> tuple[str, bool]:
-    """(Column by which runs are compared, whether more is better): goodput under limits, output of a closed loop, else
-    the time of a request.
-    """
+    """(Column that compares runs, more is better): goodput, output of a closed loop, else the time of a request."""
     slo = serving.spec.slo
     if any(ns is not None for ns in (slo.ttft_ns, slo.tpot_ns, slo.e2e_ns)):
         return "goodput_per_s", True
@@ -547,9 +543,7 @@ def _row(option: ServedOption) -> dict[str, Any]:
 
 
 def write_sure(found: ServedSure, folder: Path) -> Path:
-    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page. Equal results give equal
-    bytes.
-    """
+    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the page's path."""
     return write_files(found.table(), found.plain(), {"found": found, **_section(found)}, folder)
 
 

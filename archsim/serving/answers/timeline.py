@@ -24,10 +24,7 @@ FIRST_WORKER_PROCESS = 2  # Perfetto reserves 0
 
 
 def write_serving_timeline(served: Served, path: Path, title: str) -> Path:
-    """Write the iterations of ``served.log`` and the requests that begin before its end. Returns the path.
-
-    Raises ValueError for a run without a log.
-    """
+    """Write the iterations and requests of ``served.log``; returns the path. ValueError for a run without a log."""
     if not len(served.log):
         raise ValueError("the run kept no log of its iterations. Serve with logged=")
     events = [*_lane_names(served.log), *_iterations(served.log), *_requests(served)]
