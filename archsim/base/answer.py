@@ -50,7 +50,6 @@ class Answer:
 
 
 def _html_of(grid: Grid) -> str:
-    """The table, with its title above."""
     title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
     heads = "".join(f"<th>{escape(head)}</th>" for head in grid.heads) if grid.has_heads else ""
     rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in grid.rows if row is not None)

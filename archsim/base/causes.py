@@ -75,5 +75,4 @@ DOING = MappingProxyType({about.label: about.doing for about in CAUSES.values()}
 
 
 def label_of(column: str) -> str:
-    """The label of the cause whose columns' names end so."""
     return CAUSES[Cause[column.upper()]].label

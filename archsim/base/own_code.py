@@ -129,7 +129,6 @@ def _is_below(folder: str, module_name: str) -> bool:
 
 
 def _add_package(folder: str) -> None:
-    """The package of a private name whose modules are the files of a folder."""
     if (name := _private_name(folder)) not in sys.modules:
         package = ModuleType(name)
         package.__path__ = [folder]

@@ -133,7 +133,6 @@ class WrittenNumber(NamedTuple):
 
     @property
     def worth(self) -> float:
-        """What the unit is worth in the base unit of the dimension."""
         return float(self.dimension.units[self.unit])
 
 

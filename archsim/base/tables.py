@@ -205,7 +205,6 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> None:
-    """See `Table.to_csv`."""
     columns = tuple(columns)
     writer = csv.writer(stream, lineterminator="\n")
     if header:
@@ -313,7 +312,6 @@ def write_parquet_columns(
 
 
 def _write_groups(path: Path, schema: pyarrow.Schema, groups: Iterable[pyarrow.Table]) -> None:
-    """Write tables of arrow to one file, a row group each."""
     from pyarrow import parquet
 
     with write_draft(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:

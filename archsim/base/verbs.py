@@ -48,7 +48,6 @@ class Option:
         return self.help if self.default is None else f"{self.help.removesuffix('.')} (default: {self.default})."
 
     def of(self, **changes: Any) -> Option:
-        """The option with other fields."""
         return replace(self, **changes)
 
 

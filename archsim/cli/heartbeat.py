@@ -74,7 +74,6 @@ class Heard:
                 self._stream.flush()
 
     def beat(self) -> None:
-        """Write a line if the stream was silent for too long."""
         with self._lock:
             now = self._clock()
             silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S

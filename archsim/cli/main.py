@@ -223,7 +223,6 @@ def _out_checked(out: str) -> str:
 
 
 def _ran(arguments: argparse.Namespace) -> int:
-    """Run a command, and print its answer where it returns one; the status with which it ends."""
     found = arguments.run(arguments)
     if isinstance(found, int):
         return found

@@ -56,7 +56,6 @@ def print_parts(parts: Iterable[Part]) -> None:
 
 
 def print_answer(found: Answer) -> None:
-    """Its parts on stdout, its notes on stderr."""
     print_parts(found.parts)
     print_notes(found.notes)
 

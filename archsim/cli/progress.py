@@ -191,7 +191,6 @@ class Bar(AbstractContextManager):
 
 
 def watcher() -> Lines | Bar:
-    """A bar if stderr is a terminal, else lines."""
     console = Console(stderr=True)
     return Bar(console) if console.is_terminal else Lines(sys.stderr)
 

@@ -113,7 +113,6 @@ def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies:
 
 
 def print_best(plan: SweepPlan, folder: Path) -> None:
-    """The points with the highest decode throughput."""
     from pyarrow import parquet
 
     names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
@@ -132,7 +131,6 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
 
 
 def print_wafers(plan: SweepPlan, folder: Path) -> None:
-    """The distribution of drawn machines."""
     from pyarrow import parquet
 
     from archsim.questions.wafers import distributions

@@ -168,7 +168,6 @@ def _tables(
 
 
 def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
-    """Cases of the library with most cases, by its newest table."""
     if not len(cases):
         return cases
     mine = cases[cases["library"] == cases["library"].mode()[0]]

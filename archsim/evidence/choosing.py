@@ -20,7 +20,6 @@ MOST_NAMED = 6  # in one sentence
 
 
 def name_of(table: TableOrigin) -> str:
-    """Library and version of a table."""
     return f"{table.library} {table.version}"
 
 
@@ -39,7 +38,6 @@ def moe_groups(measurements: reading.Measurements, gpu: str) -> Iterator[tuple[t
 def gemm_table_for(
     calibration: CalibrationSpec, library: str, dtype: str, included: str, groups: int, version: str
 ) -> GemmTable | None:
-    """The table of the same version, else the newest of the library, else the default of the dtype."""
     quantisation = "included" if included == "1" else "apart"
     same = [
         table
@@ -93,7 +91,6 @@ def all_series(measurements: reading.Measurements, gpu: str) -> list[transfers.S
 
 
 def law_for(calibration: CalibrationSpec, series: transfers.Series) -> TransferTable | None:
-    """The law of the same library and curve: of the same version, else the newest."""
     tables = (*calibration.p2p, *calibration.collectives, *calibration.pcie, *calibration.hbm)
     same = [
         table

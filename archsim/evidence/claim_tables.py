@@ -29,7 +29,6 @@ Rows = list[dict[str, Any]]
 
 
 def constants(**values: Any) -> Rows:
-    """One row of what is given."""
     return [values]
 
 

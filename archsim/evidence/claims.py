@@ -67,7 +67,6 @@ class Claims(tables.Shown):
 
     @cached_property
     def groups(self) -> list[tuple[papers.ClaimGroup, list[judged_claims.JudgedClaim]]]:
-        """Every group of the paper, with its rows."""
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
     def as_recorded(self) -> dict[str, Any]:

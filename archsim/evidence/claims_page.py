@@ -112,7 +112,6 @@ def _headline(claims: Claims) -> str:
 
 
 def summary_sentence(claims: Sequence[Claims]) -> str:
-    """How many numbers are reproduced, how many are better than a guess, and what the others are."""
     found = counts_of(claims)
     said = [
         f"{found.reproduced} of {found.judged} independent published numbers are reproduced.",
@@ -130,7 +129,6 @@ def summary_sentence(claims: Sequence[Claims]) -> str:
 
 
 def answer_sentence(found: AnswerCells) -> str:
-    """The answer's sentence, with what was simulated."""
     values = {}
     for key, name in (("paper", OWN), ("physical", PHYSICAL)):
         for what, cells, mean in found.rows:
@@ -299,7 +297,6 @@ def _gap(unit: str) -> str:
 
 
 def published_text(judged: JudgedClaim, unit: str = "") -> str:
-    """The published value as it is written, with a unit."""
     value = judged.row.published
     if isinstance(value, str):
         return value

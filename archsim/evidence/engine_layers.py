@@ -53,7 +53,6 @@ def scaled_cases(calibration: tables.CalibrationSpec, named: str, measurements: 
 
 
 def calibrations_shipped() -> set[str]:
-    """Names of the shipped calibrations."""
     return {file.stem for file in (config_files.shipped_configs() / "calibrations").glob("*.yaml")}
 
 

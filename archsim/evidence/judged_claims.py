@@ -73,7 +73,6 @@ def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[
 
 
 def _lookup(row: Row, other: Row | None) -> constraints.Lookup:
-    """Value of a quantity's name; None where the row has no number of it."""
     return lambda name: _number(
         other if name.startswith(f"{papers.OTHER}.") else row, name.removeprefix(f"{papers.OTHER}.")
     )
@@ -139,7 +138,6 @@ class JudgedClaim(NamedTuple):
 
     @property
     def guess(self) -> Value:
-        """What the best null model says."""
         return self.best_null[1]
 
     @property

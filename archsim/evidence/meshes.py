@@ -123,7 +123,6 @@ class MeshValidation(Shown):
 
     @property
     def evidence(self) -> Evidence:
-        """As every source is shown."""
         beaten = sum(bool(each.beaten_by) for each in self.summaries)
         sentences = [f"{len(self.summaries) - beaten} of {len(self.summaries)} fitted curves beat every null model."]
         sentences += [
@@ -218,7 +217,6 @@ def _ns_of(law: EndpointLaw, case: Case, vectors: Mapping[str, float]) -> float:
 
 
 def _refit(cases: Sequence[Case], law: EndpointLaw) -> EndpointLaw:
-    """A law with the same terms, of other cases."""
     from calibration.fit.mesh import FIXED, LINK, fit_law
 
     terms = [FIXED] if law.fixed_ns else []
@@ -478,12 +476,10 @@ def _summaries(judged: Sequence[MeshCase], known: Sequence[EndpointLaw]) -> list
 
 
 def names_of(kernel: str) -> str:
-    """The names in words."""
     return {DISPATCH: "dispatch", COMBINE: "combine", "link": "link rate", "hop": "hop latency"}.get(kernel, kernel)
 
 
 def tables_of(found: MeshValidation) -> list[EvidenceTable]:
-    """Every case, every ratio, ratios by kind, and mean errors by kernel and version."""
     head = ["case", "kernel", "version", "measured", "simulated", "error", "left out", *NULLS]
     cases = [[*_cells(each), *(_time(ns, each.unit) for ns in each.nulls)] for each in found.judged]
     ratios = [
@@ -528,7 +524,6 @@ def cases_of(found: MeshValidation) -> pandas.DataFrame:
 
 
 def law_lines(fabrics: Iterable[FabricCalibration]) -> list[str]:
-    """Every law with its constants and residuals, a line each."""
     return [line for fabric in fabrics for line in _laws_of(fabric)]
 
 

@@ -33,7 +33,6 @@ class EvidenceTable(NamedTuple):
     most: int = 1000  # rows that a terminal shows
 
     def lines(self) -> Iterator[str]:
-        """Of aligned text."""
         shown = self.rows[: self.most]
         more = f", the first {len(shown)} of {len(self.rows)} rows" if len(shown) < len(self.rows) else ""
         yield f"\n{self.title}{more}:"
@@ -107,13 +106,11 @@ class Evidence(Shown):
                 yield from table.lines()
 
     def as_json(self) -> dict[str, Any]:
-        """The answer, errors by group, what is left out, and the cases, if they are few."""
         found = {"answer": list(self.sentences), "errors": _records(self.errors), "notes": list(self.notes),
                  "left_out": list(self.left_out)}  # fmt: skip
         return found | ({"cases": _records(self.cases)} if len(self.cases) <= MOST_IN_JSON else {})
 
     def markdown(self) -> str:
-        """A page of all tables."""
         lines = [f"# {self.title}", "", " ".join(self.sentences), "", *(f"- {note}" for note in self.notes), ""]
         for table in self.tables:
             lines += [f"{table.title}:", "", *table.markdown(), ""]
@@ -135,7 +132,6 @@ class Evidence(Shown):
 
 
 def _records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """Rows; null for what is not known."""
     rows = frame.to_dict("records")
     return [{name: None if value != value else value for name, value in row.items()} for row in rows]
 

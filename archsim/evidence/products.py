@@ -42,7 +42,6 @@ LEAST_SHAPES = 4
 
 
 def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every GEMM row of the calibration's GPU by the calibration file, with the table used."""
     rows = measurements.table("gemm", calibration.gpu)
     found = []
     for key, mine in choosing.gemm_groups(measurements, calibration.gpu):
@@ -60,7 +59,6 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
 
 def _size_names(first: np.ndarray, second: np.ndarray) -> pd.Series:
-    """'4096x7168': the name of two sizes in tables."""
     return pd.Series(first.astype(np.int64).astype(str)) + "x" + pd.Series(second.astype(np.int64).astype(str))
 
 

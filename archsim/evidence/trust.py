@@ -96,7 +96,6 @@ class Trust:
         )
 
     def as_answer(self) -> Answer:
-        """The sentence, and a row for each part of the time."""
         rows = [
             (
                 each.name, percent(each.share, 1),

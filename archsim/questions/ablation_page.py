@@ -92,7 +92,6 @@ def drawing(fall: Waterfall, found: Ablation) -> plots.Bars:
 
 
 def sentence(fall: Waterfall, found: Ablation) -> str:
-    """Speed-up of a policy under both sets, and the assumptions with the largest effects, the largest first."""
     largest = sorted(
         (each for each in fall.effects if _distance(each) > log(1 + LEAST_CHANGE)), key=_distance, reverse=True
     )

@@ -123,7 +123,6 @@ class BlockWorth(Shown):
 
     @property
     def verdict(self) -> str:
-        """Sentences for each set of assumptions."""
         sets = list(dict.fromkeys(row.assumptions for row in self.rows))
         own = ([row for row in self.rows if row.assumptions == name] for name in sets)
         return " ".join(f"Under {name}, {self.block} {_verdict(rows)}" for name, rows in zip(sets, own, strict=True))
@@ -316,7 +315,6 @@ def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpe
 
 
 def uses(block: str, policy: PolicySpec) -> bool:
-    """Whether a policy needs the block."""
     if block == SPEEDS:
         return any(policy.needs_speeds(part) for part in ("allocation", "rebalancing"))
     name = getattr(policy, BLOCKS[block]).name
@@ -355,7 +353,6 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
 
 
 def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, Any]]) -> BlockWorth:
-    """The block by the rows of runs of an experiment's policies, of every draw of its traffic."""
     found: dict[tuple, list[Mapping[str, Any]]] = {}
     for draw in draws:
         for row in draw:
@@ -400,7 +397,6 @@ def _run(
     key: tuple, rows: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], without: str,
     share: Mapping[str, float],
 ) -> BlockRun:  # fmt: skip
-    """Of the same draws with the block and without."""
     pairs = list(zip(rows, before, strict=True))
     gains = [row["throughput_tokens_per_s"] / other["throughput_tokens_per_s"] - 1 for row, other in pairs]
     gains = [gain if abs(gain) > NO_GAIN else 0.0 for gain in gains]

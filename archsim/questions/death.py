@@ -49,7 +49,6 @@ class Death:
 
     @property
     def lines(self) -> list[str]:
-        """What it says, a line each."""
         within = f" in 90\u00a0% of {self.samples} samples" if self.samples else ""
         change = change_text(self.after_change, within), change_text(self.balanced_change)
         lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"

@@ -69,7 +69,6 @@ class DesignFigure:
 
     @property
     def ratio(self) -> float | None:
-        """B over A."""
         return self.b / self.a if self.a and self.b is not None else None
 
     @property
@@ -215,13 +214,11 @@ def _of_decode_step(record: Record) -> dict[str, float]:
 
 
 def _of_run(row: Mapping[str, Any]) -> dict[str, float]:
-    """Cause → ns of the run."""
     total_ns = row["prefill_ns"] + row["decode_ns"]
     return {cause.column: total_ns * (row[f"bound_{cause.column}"] or 0.0) for cause in CAUSES}
 
 
 def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[DesignFigure]:
-    """Energy a token by block."""
     parts = []
     for side, row in zip(sides, rows, strict=True):
         activity = energy.activity_of(side.models[0], row)
@@ -236,7 +233,6 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
-    """Key path → value as text."""
     if (plain := fields.without_range(value)) is not value:
         each = [(path, plain), *((f"{path}.{key}", inner) for key, inner in value.items() if key != "value")]
     elif isinstance(value, Mapping):

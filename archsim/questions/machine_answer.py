@@ -70,7 +70,6 @@ def power_parts(system: SystemSpec, middle: Coefficients, limits: HeatEstimates)
 
 
 def sources_of(title: str, known: Mapping[str, Estimate]) -> Grid:
-    """Coefficients with their ranges and sources."""
     rows = [
         (name, *(f"{number:.4g}" for number in (each.value, each.low, each.high)), each.unit, each.source)
         for name, each in known.items()
@@ -100,7 +99,6 @@ def _carrier(machine: SystemHardware) -> str:
 
 
 def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
-    """The coefficients whose ranges change the price most."""
     each = listing(
         f"{name} ({carried_digits(low, low, high)} to {carried_digits(high, low, high)} USD)"
         for name, low, high in ranges[:DECISIVE]

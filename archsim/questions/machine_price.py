@@ -184,7 +184,6 @@ def _with_room(machine: SystemHardware, count: int) -> np.ndarray:
 
 
 def _kept(system: SystemSpec) -> int:
-    """Spare dies of a machine, as its file has it."""
     spares = system.spares
     if spares is None:
         return 0

@@ -82,7 +82,6 @@ class Measured:
     steps: tuple[StepDistance, ...]
 
     def summary(self) -> tuple[float, float, float]:
-        """Distance from the bound: mean, 95th percentile and worst step."""
         far = [each.distance for each in self.steps]
         return float(np.mean(far)), float(np.percentile(far, 95)), float(max(far))
 

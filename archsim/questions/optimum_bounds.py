@@ -53,7 +53,6 @@ class Prices(NamedTuple):
 
 
 def lower_bound(problem: AllocationProblem) -> StepBound:
-    """The bound of a step by prices."""
     multipliers, share, iterations = _relaxation(problem._replace(origins=None))
     flow = None if problem.origins is None else problem.origins.T @ share
     loads_ns = loads(problem, share, share, flow)

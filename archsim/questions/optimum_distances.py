@@ -54,7 +54,6 @@ class StepDistance:
 
     @property
     def plan_by(self) -> str:
-        """The kind of the plan's fullest resource."""
         return KINDS[min(int(self.loads_ns.argmax()) // self.problem.fabric.dies, 2)]
 
 

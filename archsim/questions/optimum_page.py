@@ -42,7 +42,6 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
 
 
 def sentences(found: list[Measured]) -> list[str]:
-    """The runs nearest to and farthest from the bound, and what their distances are made of."""
     ordered = sorted(found, key=lambda each: each.summary()[0])
     several = {"Nearest to": ordered[0], "Farthest from": ordered[-1]}
     ends = several if len(ordered) > 1 else {"Compared with": ordered[0]}
@@ -119,7 +118,6 @@ def _picture(each: Measured) -> dict:
 
 
 def _map(fabric: Fabric, step: StepDistance) -> DieMap:
-    """Loads under the policy's plan and under the relaxation's, as shares of the bound."""
     plans = (("the policy's plan", step.loads_ns), ("the relaxation's plan", step.bound.loads_ns))
     placed = [maps.MappedRun({"plan": name}, *_loads(fabric, loads_ns / step.bound.ns)) for name, loads_ns in plans]
     return maps.die_map("How loaded are dies and links, in percent of the bound?", placed)

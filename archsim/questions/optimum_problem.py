@@ -215,7 +215,6 @@ def _least_vector_bytes(system, model, assumptions) -> float:
 
 
 def _fabric(machine: state.Machine, vector_bytes: float) -> StepConstants:
-    """Times of one slice and of one hidden vector on every resource."""
     dies, links = machine.dies, machine.link_resources
     of_pair = np.zeros((dies * dies, links))
     for pair in range(dies * dies):

@@ -117,7 +117,6 @@ def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) 
 
 
 def _whole_pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) -> dict[str, Any]:
-    """As of `_pair`, by whole iterations; {} of runs that have none."""
     if not faster.get("iteration_ns") or not slower.get("iteration_ns"):
         return {}
     whole = {row["run"]: iteration_at(row, ns[row["run"]] / float(row["decode_ns"])) for row in (faster, slower)}

@@ -53,7 +53,6 @@ def side_of(
 
 
 def _refuse_parts(name: Source | ExperimentSpec) -> None:
-    """A policy or a system is not an experiment; say how to compare it."""
     from archsim.specs.policies import PRESETS
 
     if not isinstance(name, str) or name in named_files(""):

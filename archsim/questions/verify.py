@@ -75,7 +75,6 @@ class Verified(tables.Shown):
         return frame_of(self.moved)
 
     def as_answer(self) -> Answer:
-        """Whether anything changed, what made the report, and the columns that changed most; status 1 if any did."""
         facts = [
             (name, printable(made), now if now != made else "the same") for name, made, now in self.facts()
         ]  # fmt: skip
@@ -170,13 +169,11 @@ def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Files of a report by their names below its folder, without hidden ones."""
     every = ((file.relative_to(folder), file) for file in sorted(folder.rglob("*")) if not file.is_dir())
     return {name.as_posix(): file for name, file in every if not any(part.startswith(".") for part in name.parts)}
 
 
 def _why_not(name: str) -> str:
-    """Why a file is not compared; empty if it is."""
     found = next((why for pattern, why in _NOT_COMPARED if fnmatchcase(name, pattern)), "")
     return found or ("" if name.endswith(_TABLES) else "it is no table of a report")
 

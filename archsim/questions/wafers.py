@@ -48,7 +48,6 @@ class Wafers:
 
 
 def is_drawn(plan: SweepPlan) -> bool:
-    """Whether a sweep has an axis of drawn machines."""
     return any(axis.path == WAFER for axis in plan.sweep.axes)
 
 

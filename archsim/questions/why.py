@@ -278,7 +278,6 @@ def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:
 def _levers(
     selection: Selection, experiment: ExperimentSpec, row: Row, report: Callable[[str], None]
 ) -> Iterator[Lever]:
-    """The step with twice of what it waits for, and under the other policies of the experiment."""
     one = selection.plan.experiment
     tried: set[str] = set()
     for cause, share in list(shares_of(row).items())[:MOST_LEVERS]:
@@ -306,7 +305,6 @@ _LEVERS = {
 
 
 def _with_lever(one: ExperimentSpec, what: str) -> ExperimentSpec:
-    """The experiment of one run, with a lever."""
     tree = one.model_dump(mode="json", by_alias=True)  # without ranges, in which other values would not be
     system = tree["systems"][0]
     if what == _TWICE_HBM:

@@ -89,7 +89,6 @@ class Worth(Shown):
 
     @property
     def verdict(self) -> str:
-        """Sentences: whether it is worth it, and the range of changes."""
         gain = -self.tpot[1], -self.tpot[0]
         kept = any(row.goodput_per_s for row in self.rows)
         changes = [f"the time per token (TPOT) by {_between(self.tpot)}"]
@@ -137,7 +136,6 @@ class Worth(Shown):
         return f"{why}.{charge} It would be worth it if TPOT fell or goodput grew by {least} or more in every sample."
 
     def as_answer(self) -> Answer:
-        """The verdict, what it rests on, and what moving to the placement takes."""
         timed, cost, even = any(row.experts_ms is not None for row in self.rows), self.placed.cost, self.break_even
         rows = [
             (
@@ -359,7 +357,6 @@ def _row(outcome: _Served, spares: int | None, placed: Placed) -> ServedVariant:
 
 
 def _changes(before: _Served, after: _Served) -> tuple[float, float, float]:
-    """Of TPOT, TTFT and goodput, relative."""
     old, new = ((m.tpot.mean, m.ttft.mean, m.goodput_per_s) for m in (before.measures, after.measures))
     tpot, ttft, goodput = (after_ / before_ - 1 if before_ else 0.0 for before_, after_ in zip(old, new, strict=True))
     return tpot, ttft, goodput

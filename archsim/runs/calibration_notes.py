@@ -28,14 +28,12 @@ class GemmSource(NamedTuple):
 
 
 def die_of(system: SystemSpec) -> GemmSource:
-    """The properties of a system's die."""
     compute = system.compute
     peak, bandwidth = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
     return GemmSource(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
 
 
 def datasheet_note(systems: Iterable[str]) -> str:
-    """A note on systems on which nothing was measured."""
     return (
         f"Nothing was measured on {list_some(systems)} (datasheet only). The fitted curves are those of another GPU, "
         "scaled by nominal rates, so every time is extrapolated."

@@ -94,7 +94,6 @@ class ClassPower(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether no limit is exceeded."""
         return not any(share > 0 for _, share in self.exceeded)
 
 
@@ -143,7 +142,6 @@ def highest_clock(within: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def has_limits(system: SystemSpec) -> bool:
-    """Whether a system has limits, so that its clock may fall."""
     return system.power is not None or system.cooling is not None
 
 

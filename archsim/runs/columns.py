@@ -160,7 +160,6 @@ _UNITS = ("ns", "bytes", "percent", "flop")
 
 
 def _own_columns(target: str) -> list[Column]:
-    """Of a function, or of a user's own execution."""
     if isinstance(import_function(target), type):
         return [_count_column(target, name, meaning) for name, meaning in columns_of(target).items()]
     return [_own_column(target)]

@@ -46,7 +46,6 @@ class Compared:
 
     @property
     def reason(self) -> str:
-        """The bound on which the engines differ most, as a share of the event engine's time."""
         differences = {name: self.analytical_bounds_ns[name] - ns for name, ns in self.event_bounds_ns.items()}
         total_ns = sums.sum(self.event_bounds_ns.values())
         # An excess on one bound and a deficit on another cancel: consider only bounds with the sign of the error.

@@ -63,7 +63,6 @@ class _Task(Job):
 
     @property
     def key(self) -> str:
-        """See `Job.key`."""
         return hashlib.sha256(self.digest.encode() + pickle.dumps(self.task)).hexdigest()[:KEY_DIGITS]
 
     @property
@@ -73,20 +72,16 @@ class _Task(Job):
 
     @property
     def code(self) -> str:
-        """See `Job.code`."""
         return code_of(())
 
     @property
     def name(self) -> str:
-        """See `Job.name`."""
         return f"task {self.number + 1}, {self.task!r:.100}"
 
     def summary(self, row: Mapping[str, Any]) -> str:
-        """See `Job.summary`."""
         return self.name
 
     def simulate(self, workspace: Workspace) -> Record:
-        """See `Job.simulate`."""
         work = workspace.of(_Work)
         if work.digest != self.digest:
             work.digest, work.do = self.digest, pickle.loads(workspace.of(cluster.Sent).work)

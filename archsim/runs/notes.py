@@ -22,7 +22,6 @@ HOW = {
 
 
 def drawn_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every batch that is larger than its trace, and for how many others. rows: of results."""
     drawn: dict[tuple[int, int, str], Mapping[str, Any]] = {}
     for row in rows:
         if row.get("drawn_from") is not None:
@@ -150,7 +149,6 @@ _FEW_LAYERS = 4  # with fewer, the standard error is itself off by half (of norm
 
 
 def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every model of which fewer layers ran than it has. rows: of results."""
     parts: dict[tuple[str, int, int], list[tuple[float, str]]] = {}
     for row in rows:
         ran, every, error = row.get("layers"), row.get("model_layers"), row.get("layers_error")

@@ -280,7 +280,6 @@ class Selection:
 
 
 def plan_of(planned: ExperimentSpec | SweepPlan) -> SweepPlan:
-    """The plan of an experiment, with or without axes."""
     plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
     return plan.finished_by(with_areas)
 

@@ -230,12 +230,10 @@ class Run(Scenario, Job):
 
     @property
     def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
         return not (self.columns or self.own_functions)
 
     @property
     def group(self) -> tuple:
-        """The key of the demand."""
         return self.demand.key
 
     @property
@@ -245,17 +243,14 @@ class Run(Scenario, Job):
 
     @property
     def family(self) -> tuple | None:
-        """See `DemandSpec.family`."""
         return self.demand.family
 
     @property
     def traffic(self) -> tuple | None:
-        """See `DemandSpec.traffic`."""
         return self.demand.traffic
 
     @property
     def size(self) -> float:
-        """The selections of the demand."""
         return self.demand.selections
 
     def simulate(self, workspace: Workspace) -> Record:
@@ -336,7 +331,6 @@ def _digest_of(file: Path) -> str:
 
 
 def plain_text(part: Spec) -> str:
-    """All content of a part of a run, as text."""
     return json.dumps(_plain(part), sort_keys=True)
 
 
@@ -354,7 +348,6 @@ def prediction_text(policy: PolicySpec) -> str:
 
 
 def shaping_text(policy: PolicySpec) -> str:
-    """The rules of a policy that shape a demand, as text."""
     plain = _plain(policy)
     return json.dumps([plain["routing"], plain["replication"]], sort_keys=True)
 

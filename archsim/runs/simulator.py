@@ -207,7 +207,6 @@ class Simulator:
         return Replay(engine, demand, routing)
 
     def _routing_of(self, run: Run) -> Iterable[trace.StepTokens]:
-        """Tokens of all iterations."""
         source = self._source(run.demand)
         requests = trace.draw_requests(source.requests, run.batch, run.workload.seed)
         return source.steps(requests, run.workload.decode_steps)

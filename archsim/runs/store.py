@@ -231,7 +231,6 @@ class SweepStore:
         return self._parts / f"part-{number:05d}.parquet"
 
     def _digest(self, points: Sequence[Point], runs: Sequence[Run]) -> str:
-        """Of the columns, and of every run with its code and its point."""
         digest = hashlib.sha256(repr(tuple(self._kept_columns.items())).encode())
         for point, run in zip(points, runs, strict=True):
             digest.update(f"{point.index} {list(self._plan.cells(point).values())} {run.key} {run.code} ".encode())
@@ -261,7 +260,6 @@ def folder() -> Path:
 
 
 def find(job: Job) -> Record | None:
-    """The record of a job, if cached, with details if the job asks for them."""
     if not job.cacheable:
         return None
     record = _load(_file(job), job)

@@ -77,7 +77,6 @@ def numbers_in(names: Sequence[str]) -> list[float]:
 
 
 def _others(names: Sequence[str], found: BestValue, devices: Mapping[str, float]) -> Iterator[str]:
-    """Those that equal the best; whether more of the key may gain more."""
     if len(found.equal) > 1:
         equal = [names[at] for at in found.equal]
         shown = (

@@ -198,7 +198,6 @@ def compare_machines(
 
 
 def _chosen_model(sides: Sequence[Side], asked: Any, name: str) -> tuple[str, ...]:
-    """How the model was chosen, where neither the question nor a side names one."""
     if asked is not None or any(side.experiment is not None for side in sides):
         return ()
     why = "" if name == FIRST else ", the largest that fits on every side"  # it is also served where none fits

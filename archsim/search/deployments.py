@@ -44,7 +44,6 @@ class DeploymentComparison(tables.Shown):
     idle: str = ""  # a sentence on varied keys that have no effect here, and why
 
     def option(self, name: str) -> ServedOption:
-        """One of them."""
         return next(each for each in self.sure.options if each.name == name)
 
     @property
@@ -64,7 +63,6 @@ class DeploymentComparison(tables.Shown):
         return f"{begin}{said.removesuffix('.')}{self._rejected_text()}.{self._refused_text()}"
 
     def _rejected_text(self) -> str:
-        """How many requests are too long; where deployments differ in that, for which of them."""
         counts = {each.name: each.rejected[0] for each in self.sure.options}
         every = max((each.rejected[1] for each in self.sure.options), default=0)
         if not any(counts.values()):
@@ -85,7 +83,6 @@ class DeploymentComparison(tables.Shown):
 
     @property
     def table(self) -> tables.Table:
-        """As `ServedSure.table`."""
         return self.sure.table()
 
     def to_pandas(self) -> Any:
@@ -136,7 +133,6 @@ def compare_deployments(
 
 
 def _limits_ms(slo: SloSpec) -> dict[str, float]:
-    """ttft, tpot → limit of a file, ms; those that it gives."""
     return {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
 
 

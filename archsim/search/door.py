@@ -110,7 +110,6 @@ def compare_options(
 
 
 def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:
-    """A side for each value of a key of its system."""
     import json
 
     own = key.removeprefix("system.")
@@ -126,7 +125,6 @@ def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:
 
 
 def _numbers(values: Sequence[Any]) -> list[float]:
-    """Values in one unit; none where one is no number."""
     found = []
     for value in values:
         if isinstance(value, bool):

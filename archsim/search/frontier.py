@@ -53,7 +53,6 @@ class Frontier(NamedTuple):
     curves: Sequence[Curve]
 
     def at(self, tpot_ns: np.ndarray, ttft_ns: float = np.inf) -> np.ndarray:
-        """As `Curve.at`."""
         return np.max([curve.at(tpot_ns, ttft_ns) for curve in self.curves], axis=0)
 
     def ends(self) -> tuple[float, float]:

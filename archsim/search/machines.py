@@ -309,7 +309,6 @@ def batch_of(row: Mapping[str, Any], batch: int) -> Batch:
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Part of PARTS → ns of the iteration of a row."""
     return {part: float(row[f"iteration_{part}_ns"]) for part in PARTS}
 
 

@@ -170,7 +170,6 @@ def experiment_with(overrides: Sequence[str] = (), **parts: Any) -> ExperimentSp
 
 
 def is_system(source: str) -> bool:
-    """Whether it is the name or the file of a system, and not of an experiment."""
     names = config_files.named_files
     alone = source in names("systems") and source not in names("")
     return alone or (references.is_path(source) and library.kind_of_file(source) == SYSTEM)
@@ -228,7 +227,6 @@ def _fitting(system: SystemSpec, models: Sequence[str]) -> Iterator[tuple[str, t
 def _decoding(
     system: SystemSpec, models: Sequence[str], way: tuple[int, str] = WAYS[0], **assumed: str
 ) -> ExperimentSpec:
-    """A decode step of models on a machine alone."""
     if _lacks_transfers(system):
         assumed["transfer_software"] = "free"
     given = {

@@ -81,7 +81,6 @@ def _rows(found: OptionComparison):
 
 
 def _parts(found: OptionComparison):
-    """A row of every part of an iteration, a cell for each side."""
     for part in found.sides[0].batch.parts_ns:
         cells = [each.batch.parts_ns[part] for each in found.sides]
         if any(cells):

@@ -60,7 +60,6 @@ class ServedWhy(tables.Shown):
 
     @property
     def sentence(self) -> str:
-        """Where a decode iteration goes, and the lever that helps most."""
         (first, share), *others = list(self.shares.items())[:3]
         spread = f"{percent(share.p05)} to {percent(share.p95)} in {percent(0.9)} of {WORLDS_OF_SHARES} samples"
         rest = [f"{percent(each.p50)} on {what}" for what, each in others]

@@ -42,7 +42,6 @@ class Off(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """Of its draws."""
         return {each.quantity.draws_as for each in self.machine} | {each.draws_as for _, each in self.rest}
 
 

@@ -60,7 +60,6 @@ class Deployment:
 
     @property
     def summary(self) -> str:
-        """Devices, and of which machines."""
         (name, devices), *others = self.machines
         return " and ".join([f"{devices} devices of {name}", *(f"{count} of {other}" for other, count in others)])
 
@@ -207,7 +206,6 @@ class Outcome(Shown):
         return text
 
     def _classes_note(self) -> Iterator[str]:
-        """For each class of requests, how many are within its limits, and their times."""
         within, times = within_limits(self.served, slo_of(self.serving)), times_ns(self.served)
         for at, each in enumerate(self.serving.spec.requests.classes):
             mine = self.served.requests["kind"] == at
@@ -219,7 +217,6 @@ class Outcome(Shown):
                 )
 
     def _events_note(self) -> Iterator[str]:
-        """What a store gave, and what faults took."""
         totals, prompt = self.served.totals, int(self.requests.input.sum())
         if self.deployment.store is not None:
             loaded = int(totals["loaded_tokens"])

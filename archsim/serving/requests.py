@@ -289,7 +289,6 @@ def within_positions(requests: Requests, model: ModelSpec, whose: str) -> Reques
 
 
 def scaled_positions_note(requests: Requests, model: ModelSpec) -> str:
-    """A note for requests that need a scaling of the model's positions; '' without."""
     if model.positions is None:
         return ""
     longer = int((requests.input + requests.output > model.positions).sum())
@@ -610,7 +609,6 @@ def _object(path: Path, line: int, text: str) -> dict[str, Any]:
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line and values of every record: objects of JSON lines, or rows of a CSV file."""
     at, start = _start(path)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         if start.startswith("{"):

@@ -225,7 +225,6 @@ MOST_LATER = 4096  # tokens of an output that room is kept for: CLIP_MAX_NEW_TOK
 
 
 def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
-    """A batch of prompts if there is one, else the decodes."""
     state, limits = reference(state), reference(limits)
     poll_every, kept_share, joins = limits.params[0], limits.params[1], limits.params[2] > 0
     rank = state.ranks[k]
@@ -268,7 +267,6 @@ def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimi
 
 
 def trtllm(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
-    """Running requests, then those whose whole output has room."""
     state, limits = reference(state), reference(limits)
     rank = state.ranks[k]
     budget, promised = limits.budget, 0
@@ -309,7 +307,6 @@ def _outstanding_blocks(state: records.ServingState, r, limits: records.Schedule
 
 
 def vllm_v1(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
-    """Running requests, then waiting ones."""
     state, limits = reference(state), reference(limits)
     rank, reserves = state.ranks[k], limits.params[0] > 0
     budget = serve_running(state, k, limits.budget, limits)

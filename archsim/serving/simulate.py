@@ -357,7 +357,6 @@ def _put(state: ServingState, i: int, group: ExpertGroup) -> None:
 
 
 def _go_on(state: ServingState) -> None:
-    """Pause the instance again, to say how far it is."""
     instance = state.instances[int(state.totals[0]["paused"])]
     instance["pause_at"] = instance["iterations"] + SPOKEN
 
@@ -549,7 +548,6 @@ class Failing:
         return bool(self._left) and float(self._state.totals[0]["now_ns"]) >= self._left[0][0]
 
     def go_on(self) -> None:
-        """All that is due."""
         while self.due:
             at_ns, back, fault = self._left.pop(0)
             self._back(fault) if back else self._fail(fault, at_ns)

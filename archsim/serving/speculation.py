@@ -48,7 +48,6 @@ NO_DRAFTS = Speculation()
 def of(
     draft_tokens: int, acceptance: float | Sequence[float], layers: int, seed: int, tree: Sequence[int] = ()
 ) -> Speculation:
-    """One rate for all drafts, or one for each depth."""
     each = (float(acceptance),) * draft_tokens if isinstance(acceptance, int | float) else tuple(map(float, acceptance))
     return Speculation(each, layers, seed, tuple(tree))
 

@@ -205,7 +205,6 @@ def _attention(laws: IterationLaws, most_requests: int, sharing: int) -> tuple[n
 
 
 def _judge(laws: IterationLaws, table: StepTable, most_requests: int) -> tuple[tuple[float, float], float]:
-    """Random batches of a prompt chunk and decodes, by the laws and by the table."""
     draw = np.random.default_rng(0)
     decodes = np.rint(np.exp(draw.uniform(0, np.log(most_requests), _SEEN)))
     context = np.rint(np.exp(draw.uniform(np.log(64), np.log(32768), _SEEN)))

@@ -32,7 +32,6 @@ class Winner:
 
 
 def headline(report: Report) -> str:
-    """The assumption set that the sentences and the picture are of."""
     labels = [label for label in report.compared_sets() if any(place.assumptions == label for place in report.places())]
     return next((label for label in labels if label.startswith(_FIRST)), labels[-1] if labels else "")
 
@@ -292,7 +291,6 @@ def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[
 
 
 def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]], samples: int) -> list[str]:
-    """`rate_sentence` of every place, and that there is no other policy."""
     every = [found for places in by_system.values() for found in places.values()]
     said = [rate_sentence([win.run for win in found], samples) for found in every[:_MOST_PLACES]]
     return [*filter(None, said), "No other policy ran, so none is compared."]
@@ -316,7 +314,6 @@ def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) 
 
 
 def _limits(runs: Mapping[Panel, Row], several: bool) -> list[str]:
-    """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
     groups: dict[tuple[Any, ...], dict[Panel, list[float]]] = {}
     for place, run in runs.items():
         shares = bound_shares(run)

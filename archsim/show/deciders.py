@@ -39,12 +39,10 @@ class Family:
 
 
 def families(report: Report) -> list[Family]:
-    """The systems of a report, grouped by hardware."""
     return [Family({name: report.systems[name] for name in names}) for names in report.families()]
 
 
 def deciders(report: Report) -> dict[str, str]:
-    """System → its executor, in words."""
     return {name: words(system.decision) for family in families(report) for name, system in family.systems.items()}
 
 
@@ -84,7 +82,6 @@ PPM = 1e6
 
 
 def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
-    """Every run of a policy that predicts, on every system of the family, beside that of its counterpart."""
     pairs = list(_pairs(report.experiment.policies))
     for name, system in family.systems.items():
         for run in report.of_system(name):

@@ -45,7 +45,6 @@ class Datapath:
 
 
 def section(report: Report) -> dict[str, Any] | None:
-    """Every part of the section that the report has systems for; None if no decision took time."""
     if not any((run[OVERHEAD] or 0.0) > 0 for run in report.runs):
         return None
     groups = families(report)
@@ -121,7 +120,6 @@ def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:
 
 
 def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
-    """A table of lanes by clock for every place, batch and policy, if systems differ in them."""
     systems = {
         name: each
         for name, each in family.identical("fsm.lanes", "fsm.clock").items()
@@ -240,5 +238,4 @@ def _table_row(run: results.Row, value: int) -> dict[str, Any]:
 
 
 def _balanced_runs(report: Report, system: str) -> list[results.Row]:
-    """Runs of a system with a policy other than base."""
     return [run for run in report.of_system(system) if run["policy"] != "base"]

@@ -34,7 +34,6 @@ class Map:
 
 
 def map_of(report: Report, family: Family) -> Map | None:
-    """Every configuration by added area and speed-up, a panel for every place; None of a family of one system."""
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     fronts = []

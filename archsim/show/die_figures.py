@@ -36,7 +36,6 @@ from archsim.show.units import BYTE_UNITS, TIME_UNITS, factor, percent, signific
 
 
 def maps(report: Report) -> list[DieMap]:
-    """A map of every system, of its runs at the largest batch of their place."""
     found = []
     for name, system in report.systems.items():
         runs = [run for place in report.places() if place.system == name for run in _largest(report, place)]
@@ -110,7 +109,6 @@ def idle_sites(system: SystemSpec, built: AsBuilt) -> list[Idle]:
 
 
 def pairs(report: Report) -> MatrixFigure | None:
-    """Bytes between pairs of dies, by class, of runs at the largest batch."""
     runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.pairs]
     cells: list[dict[str, Any]] = []
     for run in runs:
@@ -261,7 +259,6 @@ def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, A
 
 
 def _known(kept: tables.Table, name: str, at: int) -> float | None:
-    """A value of one step, where it is known."""
     value = kept.column(name)[at]
     return None if np.isnan(value) else float(value)
 
@@ -290,7 +287,6 @@ def _sentence(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
 
 
 def _largest(report: Report, place: Panel) -> list[Row]:
-    """The runs of a place at its largest batch."""
     runs = report.at(place)
     most = max(run["batch"] for run in runs)
     return [run for run in runs if run["batch"] == most]

@@ -49,7 +49,6 @@ def policy_colours(policies: Iterable[str]) -> Colours:
 
 
 def cause_colours(field: str = "cause") -> Colours:
-    """The colours of causes, by their names on pages."""
     return Colours(field, {about.label: about.colour for about in causes.CAUSES.values()})
 
 
@@ -172,7 +171,6 @@ def speedups(rows: Sequence[Row]) -> Bars | None:
 
 
 def throughput(rows: Sequence[Row]) -> Bars | None:
-    """Tokens a second of every run."""
     values = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
     worth, unit = unit_of(values, ((1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s")))
     question = "How many tokens per second does each run decode?"
@@ -205,7 +203,6 @@ def imbalance(rows: Sequence[Row]) -> Bars | None:
 
 
 def replicas(rows: Sequence[Row]) -> Bars | None:
-    """Peak bytes of copies on a die; None if no run created any."""
     values = [row.get("replicas_max_bytes_per_die") or 0 for row in rows]
     if not any(values):
         return None
@@ -218,7 +215,6 @@ def replicas(rows: Sequence[Row]) -> Bars | None:
 
 
 def energy(rows: Sequence[Row]) -> Bars | None:
-    """Energy a token, with its range."""
     return of_column(
         rows, "energy_per_token_j", "How much energy does a token take?", "energy per token, J", significant
     )
@@ -274,7 +270,6 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
 
 
 def traffic(rows: Sequence[Row]) -> Bars | None:
-    """HBM bytes read and written, by kind."""
     known = [row for row in rows if any(row.get(column) for column in TRAFFIC)]
     if not known:
         return None

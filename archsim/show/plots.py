@@ -171,7 +171,6 @@ class Figure:
         return {}
 
     def own_scales_of(self) -> tuple[str, ...]:
-        """The channels of which each panel has its own scale."""
         return ()
 
     def ratio(self) -> float | None:

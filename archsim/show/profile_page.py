@@ -85,7 +85,6 @@ def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
 
 
 def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> plots.Points:
-    """A panel for every statistic."""
     rows = [
         {"statistic": name, "layer": float(at), "value": float(value)}
         for name, line in statistics.items() for at, value in line if np.isfinite(value)

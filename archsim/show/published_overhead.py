@@ -44,7 +44,6 @@ class OverheadComparison:
 
     @property
     def kind(self) -> str:
-        """'met', 'above' or 'below'."""
         if self.low <= self.simulated <= self.high:
             return "met"
         return "above" if self.simulated > self.high else "below"
@@ -102,7 +101,6 @@ def misses(compared: Iterable[OverheadComparison]) -> str:
 
 
 def decisions_of(run: results.Row) -> int:
-    """Number of steps of a run, each with one decision."""
     iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
     return max(1, iterations * run["layers"])
 

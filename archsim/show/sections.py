@@ -57,7 +57,6 @@ def _room_bytes(report: Report, place: Panel) -> int:
 
 
 def engines_section(folder: Path) -> dict[str, Any] | None:
-    """Rows of the section's two tables; None if the folder has no comparison."""
     kept = read_comparison(folder)
     if kept is None:
         return None

@@ -51,7 +51,6 @@ class ShownColumn(NamedTuple):
     write: Callable[[float], str]
 
     def shown(self, value: float) -> str:
-        """One value with its unit."""
         worth, unit = unit_of([value], self.units)
         written = self.write(value / worth)
         return f"{written}{'' if not unit or written[-1:].isalpha() or unit == '×' else NO_BREAK}{unit}"
@@ -166,7 +165,6 @@ def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
 
 
 def origins(report: Report) -> dict[str, str]:
-    """Label of an assumption set → the origin of its values."""
     shipped = shipped_sets()
     return {
         label: shipped[spec.set].origin if spec.set in shipped else "defined by the experiment"

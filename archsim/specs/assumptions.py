@@ -193,7 +193,6 @@ class NamedSet(AssumptionsSpec):
 
 @lru_cache
 def shipped_sets() -> MappingProxyType[str, NamedSet]:
-    """Set name → set, from the shipped files in configs/assumptions."""
     files = sorted((config_files.shipped_configs() / "assumptions").glob("*.yaml"))
     sets = [validation.validate(NamedSet, yaml.read_yaml(file)) for file in files]
     return MappingProxyType({each.set: each for each in sets})

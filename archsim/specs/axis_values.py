@@ -213,7 +213,6 @@ def _number(key: str, given: Any) -> tuple[float, Dimension | None]:
 
 
 def dimension_of(text: str) -> Dimension | None:
-    """The dimension of a quantity given as text, or None if it is not a quantity with a unit."""
     for dimension in DIMENSIONS:
         try:
             parse_quantity(text, dimension)

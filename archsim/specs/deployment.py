@@ -54,7 +54,6 @@ class Precision(NamedTuple):
     kept: tuple[str, ...] = ()
 
     def of(self, part: str) -> str:
-        """The dtype of a part's products."""
         return "bf16" if part in self.kept else self.products
 
     @property

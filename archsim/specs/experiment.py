@@ -134,7 +134,6 @@ class ExperimentSpec(Spec):
 
 
 def layers_problem(model: ModelSpec, workload: WorkloadSpec) -> str | None:
-    """The problem if a workload requests more layers than a model has, else None."""
     have = len(model.moe_layer_ids)
     if workload.layers is None or workload.layers <= have:
         return None

@@ -194,13 +194,11 @@ OF_GPU = ("node", "cluster", "nvl72", "nvl144")
 
 
 def machines_of_gpu(gpu: str) -> list[str]:
-    """The names of the shipped systems of a GPU, the smallest first; none for another name."""
     known = config_files.named_files("systems")
     return [each for end in OF_GPU if (each := f"{gpu.lower()}_{end}") in known]
 
 
 def known_gpus() -> list[str]:
-    """The GPUs of the systems that ship."""
     named = [each.rpartition("_") for each in config_files.named_files("systems")]
     return list(dict.fromkeys(gpu for gpu, _, end in named if end in OF_GPU))
 
@@ -244,7 +242,6 @@ def _short(value: object) -> str:
 
 
 def label_of(source: Source) -> str:
-    """How messages name a source."""
     return "mapping" if isinstance(source, Mapping) else str(source)
 
 

@@ -373,7 +373,6 @@ class PaperSpec(fields.Spec):
         return float(value)
 
     def rows(self) -> Iterator[tuple[ClaimGroup, ClaimRow]]:
-        """Every row with its group, in order."""
         return ((group, row) for group in self.claims for row in group.rows)
 
     def name_of(self, column: str, value: Any) -> str:
@@ -394,7 +393,6 @@ class PaperSpec(fields.Spec):
         return tuple(text for rule in self.rules[:rules] for text in of(rule))
 
     def has_ends(self, run: str) -> bool:
-        """Whether a constant of a run has an interval."""
         return any(run in end for rule in self.rules for end in rule.ends or ())
 
     def steps(self, run: str) -> Mapping[int, str]:

@@ -321,7 +321,6 @@ def _absent(point: Point) -> frozenset[str]:
 
 
 def plan_without_axes(experiment: ExperimentSpec) -> SweepPlan:
-    """A plan of all combinations of an experiment."""
     return SweepPlan(Tree(experiment.resolved(), {}), SweepSpec(None, (), ()), experiment, None)
 
 

@@ -258,7 +258,6 @@ def arguments_of(rule_type: str, function: Callable[..., Any], params: Mapping[s
 
 
 def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]:
-    """The given parameters, checked, with defaults for the others."""
     for key in given:
         if key not in rule.parameters:
             raise fields.KeyProblem((key,), f"unknown parameter{errors.did_you_mean(key, rule.parameters)}")

@@ -46,7 +46,6 @@ def spread_policies(tree: Tree) -> None:
 
 
 def _into_parts(tree: Tree, keys: Keys, policy: dict[str, Any]) -> None:
-    """Move parameters that stand beside the name of a preset to the part whose rule has them."""
     preset = policy.get("preset", policy.get("name"))
     loose = [key for key in policy if key not in KEYS]
     if not loose or not isinstance(preset, str) or preset not in PRESETS:
@@ -79,7 +78,6 @@ def _rule_of(policy: dict[str, Any], part: str) -> str | None:
 
 
 def _each(tree: Tree, keys: Keys, policy: Any) -> Iterator[Any]:
-    """The policies of one entry: one for each combination of the values of its lists."""
     axes = [
         (part, key, values)
         for part in RULE_TYPES

@@ -229,7 +229,6 @@ class References:
                 given[rule_type].setdefault("name", PRESETS[preset][rule_type])
 
     def _complete_assumptions(self, keys: yaml.Keys) -> None:
-        """Fill in a mapping's missing fields from its set; of a user's own set, those that have a default."""
         given = self._tree.get(keys)
         name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
         if isinstance(name, str) and name in shipped_sets():
@@ -292,5 +291,4 @@ def is_path(name: str) -> bool:
 
 
 def _aliases(file: Path) -> list[str]:
-    """The other names of the model in a file, in lower case."""
     return [str(each).lower() for each in yaml.read_yaml(file, display(file)).data.get("aliases") or ()]

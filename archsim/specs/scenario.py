@@ -30,7 +30,6 @@ class Scenario:
 
     @property
     def precision(self) -> Precision:
-        """dtypes: those of the deployment, else of the system."""
         return self.deployment.dtypes(self.system.compute.dtype, self.model)
 
     def refuse_undeployed(self) -> None:

@@ -69,7 +69,6 @@ class Serving(NamedTuple):
 
     @property
     def has_traffic(self) -> bool:
-        """Whether experts come from traffic."""
         return isinstance(self.spec.routing, RoutingSpec)
 
 

@@ -71,7 +71,6 @@ def replaces(axis: str, value: Any, key: str) -> bool:
 
 
 def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Keys in full, with their values."""
     if path == REDUNDANT:
         yield from _redundant(tree, value, head)
     elif path == INTERVAL:
@@ -169,7 +168,6 @@ def _eplb_of(tree: yaml.Tree) -> dict[int, dict[str, Any]]:
 
 
 def _in_eplb(tree: yaml.Tree, part: str, parameter: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """A parameter of a rule of every policy with EPLB."""
     for at, rules in _eplb_of(tree).items():
         keys = ("policies", str(at))
         if not isinstance(tree.get(("policies", at)), dict):
@@ -211,7 +209,6 @@ def _roots() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _paths() -> tuple[str, ...]:
-    """Keys below the parts, in full."""
     return tuple(each for part in _PARTS for each in _below(ServeSpec.model_fields[part].annotation, part))
 
 

@@ -43,7 +43,6 @@ class WidthSpec(fields.Spec):
         return self
 
     def of(self, value: float) -> Distribution:
-        """The distribution of a number."""
         low, high = self.range
         return Distribution(self.distribution, low * value, value, high * value)
 
@@ -164,7 +163,6 @@ def _refuse_unknown(at: tuple[str, ...], given: dict[str, Any], known: tuple[str
 
 
 def _check_ends(shape: str, ends: Range, key: str) -> None:
-    """Raise KeyProblem unless the range is one of factors that has 1 in it, or ends there for a bias."""
     low, high = ends
     if low > high:
         raise fields.KeyProblem((key,), f"{low:g} to {high:g}: expected the lower end first")

@@ -213,7 +213,6 @@ def _drawn_at_random(run: Chosen) -> bool:
 
 
 def _loads_from_host(run: Chosen) -> bool:
-    """Whether experts or KV come over the link of the machine's host."""
     given = _serving(run).kv_store, _serving(run).expert_offload
     return any(each != "none" and each.bandwidth_bytes_per_s is None for each in given)
 

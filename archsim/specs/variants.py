@@ -192,7 +192,6 @@ def _put(raw: Any, path: tuple[str, ...], value: Any, place: yaml.Place) -> Any:
 
 
 def written(value: Any) -> str:
-    """Text unchanged; anything else as YAML on one line."""
     return value if isinstance(value, str) else yaml.dump_yaml([value], flow=True)[1:-1]
 
 

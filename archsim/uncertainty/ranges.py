@@ -120,7 +120,6 @@ def tie(pair: OptionPair, worlds: int) -> bool:
 
 
 def shorten(run: Run) -> Run:
-    """The run with LAYERS layers and one iteration, on the analytical engine."""
     changed = {"layers": min(LAYERS, layers_of(run)), "decode_steps": min(1, run.workload.decode_steps)}
     workload = run.workload.model_copy(update=changed)
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload), engine=FAST, details=False)

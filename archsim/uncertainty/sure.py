@@ -160,7 +160,6 @@ def _estimate(point: plan.Point, every: Sequence[Run], samples: int) -> str:
 
 
 def _places(found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[str, InWorlds]]]:
-    """Runs that are compared, by name."""
     together: dict[tuple, tuple[dict[str, Any], dict[str, InWorlds]]] = {}
     several = len({each.run.policy.name for each in found}) > 1
     systems = len({each.run.system.name for each in found}) > 1

@@ -167,7 +167,6 @@ class Sure(tables.Shown):
         return tables.Table(columns, tuple(texts))
 
     def to_pandas(self) -> DataFrame:
-        """`table` as a pandas DataFrame, with one row for each option."""
         return self.table().to_pandas()
 
     def plain(self) -> dict[str, Any]:

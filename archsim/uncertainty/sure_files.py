@@ -62,7 +62,6 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
 
 
 def whiskers(place: ComparedOptions) -> plots.Bars:
-    """Time of every option: its median and its central 90 %."""
     ends = [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options]
     return sample_figures.option_times(f"{place.name}: {place.timed}", ends)
 

@@ -80,7 +80,6 @@ def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list
 
 
 def _unread(scenario: Scenario, engine: str) -> list[str]:
-    """Patterns of the keys that the run does not read."""
     run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
     found = [pattern for row in ROWS if row.message(run) for pattern in row.keys]
     decides = scenario.assumptions.decision_cost == "charged" and scenario.system.decision.executor == "host"
@@ -169,7 +168,6 @@ def _within(spec: Spec, name: str, distribution: Distribution) -> Distribution:
 
 
 def measurable(quantity: Quantity) -> Quantity:
-    """The quantity with the command that measures it."""
     for pattern, command in _MEASURED_BY.items():
         if fnmatchcase(quantity.draws_as, pattern) or fnmatchcase(quantity.key, pattern):
             return replace(quantity, measured_by=command)

@@ -115,7 +115,6 @@ def drawn(
 
 
 def value_of(quantity: Quantity, draws: Mapping[str, np.ndarray], sample: int) -> float:
-    """A quantity in a world."""
     return float(quantity.distribution.at(draws[quantity.draws_as][sample : sample + 1])[0])
 
 

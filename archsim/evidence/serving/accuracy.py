@@ -58,7 +58,6 @@ class JudgedPoint(NamedTuple):
 
 
 def simulated_point(point: MeasuredPoint) -> JudgedPoint:
-    """Serve what was measured."""
     if point.given is None:
         return JudgedPoint(point, refused=point.refused)
     try:

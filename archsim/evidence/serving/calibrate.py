@@ -89,7 +89,6 @@ def _under_load(serving: Serving, run: MeasuredRun) -> Serving:
 
 
 def compare_run(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
-    """A simulated run beside a measured one."""
     measured, simulate_requests, rows = run.values, bench(outcome), []
     chunks = _tokens_a_chunk(run, outcome)
     keys = [f"{kind}_{name}_ms" for name in METRICS for kind in ("mean", "median", "p99")]
@@ -192,8 +191,6 @@ def calibrate_host(serving: Serving, path: Path, report: Callable[[str], None] =
 
 
 def with_host(deployment: Deployment, host: Host) -> Deployment:
-    """A deployment with other host constants: its tables keep their laws."""
-
     def of(built: Built) -> Built:
         table = built.pool.table._replace(host=host.of_iterations(deployment.scheduler.max_num_seqs))
         return built._replace(pool=built.pool._replace(table=table))

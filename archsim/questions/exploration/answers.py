@@ -61,7 +61,6 @@ def wanted_designs(found: Exploration) -> dict[str, Candidate]:
 
 
 def budget_of(objective: str, text: str) -> str:
-    """The heading of the best design within a budget."""
     return f"best {objective} with {text}"
 
 

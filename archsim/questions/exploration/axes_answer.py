@@ -78,7 +78,6 @@ class Case:
     runs: Mapping[tuple[int, ...], Mapping[str, tuple[Ran, ...]]]
 
     def best(self, design: tuple[int, ...]) -> str:
-        """Its fastest policy, by the median over draws."""
         policies = self.runs[design]
         return max(policies, key=lambda name: float(np.median([_rate(each) for each in policies[name]])))
 
@@ -92,7 +91,6 @@ def _rate(ran: Ran) -> float:
 
 
 def _whole_rate(ran: Ran) -> float:
-    """Tokens/s by whole iterations, of a run that has them."""
     return float(ran.row["batch"] * 1e9 / ran.row["iteration_ns"])
 
 
@@ -355,7 +353,6 @@ def _short(path: tuple[str, ...]) -> str:
 
 
 def _labels(plan: SweepPlan, axes: Axes, case: Case) -> Label:
-    """How a design is called: its values of the keys, with their names where several vary."""
     names = [(place, axis) for place, at in enumerate(axes.keys) for axis in plan.sweep.groups[at].axes]
     varying = [(place, axis) for place, axis in names if len({each[place] for each in case.runs}) > 1] or names
 
@@ -418,7 +415,6 @@ def _pair_of(plan: SweepPlan, axes: Axes, case: Case) -> tuple[str, str, str] | 
 
 
 def _differ_in(policy: PolicySpec, without: PolicySpec) -> bool:
-    """Whether two policies differ in their prediction alone."""
     return all(getattr(policy, part) == getattr(without, part) for part in RULE_TYPES if part != "prediction")
 
 
@@ -459,7 +455,6 @@ def _pair_clause(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn) -> str:
 
 
 def _start(gains: np.ndarray) -> int:
-    """Position from which on no gain is above PLATEAU; the number of gains where the last one is."""
     above = np.flatnonzero(gains > 1 + PLATEAU)
     return int(above[-1]) + 1 if len(above) else 0
 

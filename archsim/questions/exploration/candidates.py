@@ -80,7 +80,6 @@ class Exploration(tables.Shown):
 
     @cached_property
     def known(self) -> tuple[Candidate, ...]:
-        """The points that the event engine ran."""
         return tuple(point for point in self.points if point.engine == "event")
 
     @cached_property
@@ -154,6 +153,5 @@ def band_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def ranges_of(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Objectives that have a range in a row of results, energy and power: low and high."""
     ends = {name: (row.get(f"{column}_low"), row.get(f"{column}_high")) for name, (column, _) in OBJECTIVES.items()}
     return {name: (low, high) for name, (low, high) in ends.items() if low is not None and high is not None}

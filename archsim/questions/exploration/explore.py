@@ -123,7 +123,6 @@ class Judge:
         return with_expressions(own, self.spec.objectives, self.slower.get(point.index))
 
     def estimate(self, point: Point, row: Row) -> Row:
-        """The row with energy, area and price by these coefficients."""
         own = energy.economics(
             energy.activity_of(point.model, row), prices.build_costs(point.system, self.coefficients), self.coefficients
         )

@@ -18,7 +18,6 @@ MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 
 
 def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[plots.PlotAxis, float]:
-    """A logarithmic axis of an objective over these values, and the worth of its unit."""
     worth, prefix = unit_shown(values, scales_of(unit_of_objective(objective)))
     return plots.PlotAxis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
 

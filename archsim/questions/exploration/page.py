@@ -144,7 +144,6 @@ def name_points(found: Exploration, note: str) -> str:
 
 
 def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
-    """The answer: the best design within the first budget, or of all; what matters; the break-evens of steps."""
     designs, unmet = wanted_designs(found), unmet_budgets(found)
     if not designs:
         return ["No design is allowed by the constraints."]
@@ -161,12 +160,10 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
 
 
 def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[EqualDesigns]:
-    """Rows of the table of designs: the front, designs of equal values as one, then others."""
     return [*merge_equal(found.front, found.spec.objectives), *(EqualDesigns(point, (), ()) for point in dominated)]
 
 
 def unmet_budgets(found: Exploration) -> list[str]:
-    """A sentence for every budget that no design keeps, with the range of its names over the designs."""
     said = []
     for budget in found.spec.budgets:
         if any(found.best(budget, found.spec.objectives[0], model) for model in found.models):

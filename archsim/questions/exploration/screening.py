@@ -74,7 +74,6 @@ class Screen:
 
     @property
     def family(self) -> int:
-        """Points of a family."""
         return prod(self.plan.sizes[at] for at in self._rated)
 
     def blocks(self) -> Iterator[PointBlock]:

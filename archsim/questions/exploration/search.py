@@ -143,7 +143,6 @@ class _State:
             self.left -= len(points)
 
     def values(self) -> np.ndarray:
-        """Known values, and corrected estimates of the others."""
         corrected = self.cheap * np.exp(self._corrections())
         return np.where(self.known[:, None], self._event, corrected)
 

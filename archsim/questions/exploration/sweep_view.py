@@ -76,7 +76,6 @@ def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Lay
 
 
 def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:
-    """A point with the values of its row, by the engine named there; not on a front yet."""
     values = objectives_of(point.model, row)
     return Candidate(
         index=point.index, axes=levels_of(plan, point), values=values, cheap=values, engine=row["engine"], front=False,

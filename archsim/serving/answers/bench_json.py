@@ -68,7 +68,6 @@ def _metric(name: str, spread: Spread) -> dict[str, float | None]:
 
 
 def request_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """A row a request; times in ns."""
     served, times = outcome.served.requests, times_ns(outcome.served)
     return (
         {

@@ -33,7 +33,6 @@ class Configuration(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, int | None]:
-        """SIZES of it."""
         attention, experts = self.parallel.attention, self.parallel.experts
         spread = (experts.ep, experts.tp) if experts else (None, None)
         limits = self.max_num_seqs, self.max_num_batched_tokens

@@ -72,7 +72,6 @@ class PartOfSearch(Job):
         raise NotImplementedError
 
     def simulate(self, workspace: Workspace) -> Record:
-        """See `Job.simulate`."""
         began = perf_counter()
         row = self.find(workspace.of(SharedEngines))
         return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
@@ -84,7 +83,6 @@ class PartOfSearch(Job):
 
     @property
     def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
         return not functions_of(self.serving)
 
     @property

@@ -180,7 +180,6 @@ POLICY_COLUMNS = (
 
 
 def policy_values(outcome: Outcome) -> tuple[str, ...]:
-    """POLICY_COLUMNS of an outcome."""
     m = outcome.measures
     return (
         number(m.ttft.mean, ",.1f"), number(m.tpot.mean, ",.2f"), number(m.itl.percentiles[-1], ",.1f"),
@@ -250,7 +249,6 @@ _MOVED = 0.03  # of a value: less gives no sentence
 
 
 def load_sentences(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[str]:
-    """What looks wrong in the curves over the load, and why it is not. ranks: of an engine, which iterate together."""
     loads = sorted(around, key=lambda load: load.offered)
     sentences, pairs = [], list(zip(loads, loads[1:], strict=False))
     tpots = [(a, b, a.measures.tpot.mean, b.measures.tpot.mean) for a, b in pairs]

@@ -63,7 +63,6 @@ class Placed(tables.Shown):
         return self.rows[0].max_over_mean / self.rows[-1].max_over_mean
 
     def as_answer(self) -> Answer:
-        """The placements on the loads by which they are judged, what the chosen one costs, and its files."""
         matrices, cost = self.trained + self.held_out, self.cost
         advice = f"use it if that outweighs its moves ({WORTH})" if self.least_gain > 1 else "keep theirs"
         if self.least_gain <= 1 < self.gain:

@@ -28,7 +28,6 @@ def none(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
 
 
 def of_eplb(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
-    """DeepSeek's EPLB on all loads together, without groups."""
     return eplb(loads.sum(axis=0), slots, groups=1, nodes=1, gpus=ranks).physical_to_logical
 
 
@@ -47,7 +46,6 @@ def of_craft(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
 
 
 def of_remap(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
-    """Remap: experts move, none is replicated."""
     total = loads.sum(axis=0)
     return np.stack([fill_slots(remap(layer, ranks).experts, slots, layer) for layer in total])
 
@@ -89,6 +87,5 @@ def fill_slots(held: list[np.ndarray], slots: int, load: np.ndarray) -> np.ndarr
 
 
 def _batches(loads: np.ndarray) -> np.ndarray:
-    """Consecutive matrices summed to at most CRAFT_BATCHES."""
     starts = np.unique(np.arange(CRAFT_BATCHES) * len(loads) // CRAFT_BATCHES)
     return np.add.reduceat(loads, starts, axis=0)

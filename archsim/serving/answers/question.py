@@ -227,7 +227,6 @@ def _mean_lengths(
 
 
 def _longest(prompt: float, output: float, spread: float) -> int:
-    """Tokens of the longest request that is drawn, with its output."""
     sides = ((prompt, INPUT_STREAM), (output, OUTPUT_STREAM))
     seed = RequestSpec.model_fields["seed"].default
     prompts, answers = (
@@ -303,7 +302,6 @@ def _one_machine(offer: Offer) -> str:
 
 
 def _system_named(name: str, devices: int) -> str:
-    """A shipped system with so many GPUs of a name, or the system of this name or file."""
     known, kinds = config_files.named_files("systems"), library.machines_of_gpu(name)
     for each in kinds:
         if library.load_system(each).dies >= devices:

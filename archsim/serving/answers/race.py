@@ -118,7 +118,6 @@ class Rounds:
         return [(part, rows[part.key]) for part in parts if part.key in rows]
 
     def tried(self, parts: Sequence[PartOfRace], what: str) -> list[Tried]:
-        """What was found, in the order of the parts."""
         return [part.found(row) for part, row in self.rows(parts, what)]
 
 
@@ -130,7 +129,6 @@ class Race(NamedTuple):
     requests: Requests
 
     def part(self, how: Find, tried: Tried, best: float = 0.0) -> PartOfRace:
-        """The job that finds more of what was tried."""
         kind = self.kinds[tried.kind]
         return PartOfRace(kind.serving, how, tried, best, kind.offer.gpu)
 
@@ -153,7 +151,6 @@ class PartOfRace(PartOfSearch):
 
     @cached_property
     def key(self) -> str:
-        """See `Job.key`."""
         tried, held_to = repr(self.tried._replace(kind=0)), (highest_rate.ENOUGH, highest_rate.SUSTAINED)
         return key_of(self.serving, self.limits, self.how.__name__, tried, self.best, self.gpu, held_to)
 
@@ -296,7 +293,6 @@ def find_pool_rate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 
 def find_sustained(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
-    """The highest rate of a configuration, on a deployment that is built anew."""
     choice, requests = part.tried.choice, engines.requests(part.serving)
     sides = build_sides(part.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
     serving = configuration.serving_of(part.serving, choice)
@@ -346,7 +342,6 @@ def find_alone(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 
 def curve_and_upkeep(row: Row) -> tuple[Curve, Upkeep]:
-    """What `find_curve` found."""
     found = unpack_arrays(row["curve"])
     watts, joules = (tuple(found[name].tolist()) for name in ("w_per_gpu", "j_per_token"))
     return Curve(found["rates"], found["times_ns"]), Upkeep(watts, joules, bool(found["limited"]))

@@ -106,12 +106,10 @@ class Recommendation(Shown):
 
     @property
     def started(self) -> list[Started]:
-        """How the engines of the best are started."""
         return started_of(self.best)
 
     @property
     def table(self) -> Table:
-        """A row a configuration that was compared."""
         return Table(dict(COLUMNS), tuple(each.row() for each in (self.best, *self.others)))
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -146,7 +144,6 @@ def enough_requests(users: float) -> int:
 
 
 def answer(found: Recommendation) -> str:
-    """What to serve the model with, its rate with range, how likely it is the best; then its batch limits."""
     best, asked = found.best, found.asked
     joules = f"{significant(best.upkeep.j_per_token[0], 2)} J per output token"
     end = {
@@ -291,7 +288,6 @@ def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
 
 
 def started_of(best: Recommended) -> list[Started]:
-    """How its engines are started."""
     kind, choice = best.kind, best.choice
     spec = kind.serving.spec
     one = Started(
@@ -310,7 +306,6 @@ def started_of(best: Recommended) -> list[Started]:
 
 
 def start_script(best: Recommended) -> str:
-    """The script that starts its engines."""
     return script(started_of(best), gpus_of_host(best.kind.offer.system))
 
 

@@ -103,7 +103,6 @@ def equal_groups(found: Sequence[ConfigurationResult]) -> list[EqualConfiguratio
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
-    """What to serve with, how many requests it answers with the range, and batch limits; '' if all were refused."""
     if not found or (best := found[0].measures) is None:
         return ""
     choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
@@ -125,7 +124,6 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
 
 
 def _nearest(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
-    """Where none keeps the limits: which is nearest to them, and what would help; '' where requests never end."""
     slo, load = serving.spec.slo, serving.spec.requests
     limits = {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(slo, f"{name}_ns")) is not None}
     # At this percentile of each time WITHIN of the requests keep all limits together, whichever exceed one.
@@ -162,7 +160,6 @@ NOTATION = (
 
 
 def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> Iterator[str]:
-    """The answer, the best configuration, those that equal it, and why many do; nothing if all were refused."""
     served = [each.measures for each in found if each.measures is not None]
     if not served:
         return
@@ -217,7 +214,6 @@ def _front_sentences(found: Sequence[ConfigurationResult]) -> Iterator[str]:
 
 
 def table_of(found: Sequence[ConfigurationResult]) -> Table:
-    """A row a configuration, in their order: sizes, batch limits, highest rate, measures, and why it was refused."""
     columns = {
         "configuration": TEXT, **dict.fromkeys(SIZES, INTEGER), "policy": TEXT, "highest_rate_per_s": REAL,
         "front": INTEGER, **MEASURES, "refused": TEXT,

@@ -82,7 +82,6 @@ class ServeRun(Job):
 
     @property
     def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
         return not self.functions
 
     @cached_property
@@ -115,7 +114,6 @@ class ServeRun(Job):
         return {"run": self.key, "row": row, "host": {"wall_s": wall_s}}
 
     def warm_up(self, workspace: Workspace) -> None:
-        """Serve the first requests."""
         deployment = workspace.of(Server).deployment(self)
         simulate_requests(self.serving, deployment, first_of(requests_on(self.serving, deployment), _WARM))
 
@@ -199,7 +197,6 @@ def _known(value: float) -> float | None:
 
 
 def measures_of(row: Mapping[str, Any]) -> Measures:
-    """The measures of a row that was not refused."""
     found: dict[str, Any] = {}
     for name, kind in _HINTS.items():
         if kind is Spread:
@@ -273,7 +270,6 @@ class ServePlan(NamedTuple):
 
     @property
     def first(self) -> serving_files.Serving:
-        """The file, or its first point."""
         return self.points[0]
 
     @property
@@ -509,7 +505,6 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def unpack_arrays(text: str) -> dict[str, Any]:
-    """What `pack_arrays` packed."""
     with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as kept:
         return {name: kept[name] for name in kept.files}
 
@@ -560,7 +555,6 @@ def write_manifest(folder: Path, plan: ServePlan, runs: Sequence[ServeRun]) -> N
 
 
 def table_of(plan: ServePlan, runs: Sequence[ServeRun], records: Mapping[str, Record]) -> tables.Table:
-    """A row a run, in their order; first its point and axes."""
     axes = {path: _kind(plan, path) for path in plan.first.axes}
     columns = {"point": "integer"} | axes | dict(COLUMNS) | {"run": tables.TEXT}
     rows = [{"point": run.point} | dict(run.cells) | records[run.key]["row"] | {"run": run.key} for run in runs]

@@ -51,7 +51,6 @@ class OfLayout(PartOfSearch):
 
     @cached_property
     def key(self) -> str:
-        """See `Job.key`."""
         return key_of(self.serving, self.limits, [each.name for each in self.choices])
 
     @property
@@ -61,7 +60,6 @@ class OfLayout(PartOfSearch):
 
     @property
     def choices(self) -> list[Configuration]:
-        """Its configurations."""
         given, layout = self.serving.spec.search, self.layout
         policy = self.serving.policy.name if self.serving.has_traffic else ""
         return [
@@ -75,7 +73,6 @@ class OfLayout(PartOfSearch):
         ]  # fmt: skip
 
     def found(self, row: Mapping[str, Any]) -> list[ConfigurationResult]:
-        """What a row says of each of `choices`."""
         return [
             ConfigurationResult(choice, None if refused else measures_of(measures), refused, estimate=estimate)
             for choice, (refused, estimate, measures) in zip(self.choices, row["found"], strict=True)
@@ -86,7 +83,6 @@ class OfLayout(PartOfSearch):
         return {"found": [(each.refused, each.estimate, flat(each.measures)) for each in self._serve(engines)]}
 
     def warm_up(self, workspace: Workspace) -> None:
-        """Serve the first requests with the first configuration that has the smallest batches."""
         engines, given, layout = workspace.of(SharedEngines), self.serving.spec.search, self.layout
         choice = self.choices[0]._replace(
             max_num_seqs=min(given.max_num_seqs), max_num_batched_tokens=min(given.max_num_batched_tokens)
@@ -191,7 +187,6 @@ def search(
 def _range_of(
     serving: serving_files.Serving, best: ConfigurationResult, jobs: int, report: Callable[[str], None]
 ) -> Interval | None:
-    """The range of its highest rate in samples."""
     chosen = serving_files.load_serving(with_choice(serving.given, best.choice))
     policy = next((each for each in chosen.policies if each.name == best.choice.policy), chosen.policy)
     run = ServeRun(chosen._replace(policy=policy), {}, 0, offered_rate(chosen))
@@ -290,7 +285,6 @@ def _order(found: ConfigurationResult) -> tuple:
 
 
 def layouts(serving: serving_files.Serving) -> list[EngineLayout]:
-    """Those of the file's pools, on all devices."""
     pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
     sizes, found = list(sizes_of(serving, devices)), []
     for parallel in sizes:

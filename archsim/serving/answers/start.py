@@ -97,7 +97,6 @@ def placements(every: Sequence[Started], of_host: int) -> list[Placed]:
 
 
 def arguments(started: Started) -> list[str]:
-    """The command that starts one engine."""
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[started.engine](started)
 
 
@@ -208,7 +207,6 @@ def shell(words: Sequence[str]) -> str:
 
 
 def _lines_of(engine: Placed, hosts: int) -> Iterator[str]:
-    """The commands that start an engine, one for each of its hosts."""
     started, of = engine.started, engine.started.role
     name = "engine" if of == BOTH else f"engine that does {of} alone"
     yield f"# {name}, {engine.instance + 1} of {started.instances}: {_number_of(started.parallel.devices, 'GPU')}"

@@ -180,7 +180,6 @@ class ServedSure(Shown):
         return Table(columns, tuple(_row(each) for each in self.options))
 
     def to_pandas(self) -> DataFrame:
-        """`table` as a pandas DataFrame."""
         return self.table().to_pandas()
 
     def plain(self) -> dict[str, Any]:
@@ -263,7 +262,6 @@ def _collectives(serving: serving_files.Serving) -> str:
 
 
 def _of_machine(found: SystemQuantity, system: SystemSpec) -> bool:
-    """Whether a quantity of a machine's is not also one of the laws of an iteration."""
     return not found.quantity.key.startswith("measured.gemm")
 
 
@@ -348,7 +346,6 @@ def find_sure(
 
 
 def quantities_of_sides(off: Iterable[Mapping[str, Off]]) -> dict[str, Quantity]:
-    """By key, of all sides of runs."""
     return {
         quantity.key: quantity
         for sides in off for each in sides.values()
@@ -399,7 +396,6 @@ def _varies(samples: np.ndarray) -> bool:
 
 
 def world_of(run: ServeRun, off: Mapping[str, Off], draws: Mapping[str, np.ndarray], at: int) -> ServeRun:
-    """The run in one world."""
     serving, machines = run.serving, dict(run.serving.machines)
     factors: dict[str, dict[str, float]] = {}
     for side, each in off.items():
