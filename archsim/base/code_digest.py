@@ -1,9 +1,5 @@
-"""Digests of the sources that affect numbers, and of the compiled sources; the latter names numba's cache folder.
-
-What a source file may change is declared per room. A test checks the declarations against the import graph.
-
-numba notices when the file of a compiled function changes, but not when an inlined function or a constant in another
-file does. So machine code is stored in a folder named by the digest of all compiled sources, and is never stale.
+"""Digests of the sources that affect numbers, declared per room and checked by a test, and of the compiled sources:
+they name numba's cache folder, as numba does not notice changes of inlined functions and constants of other files.
 """
 
 import atexit
@@ -119,12 +115,9 @@ def keep_compiler() -> None:
 
 
 def keep_machine_code() -> None:
-    """Have numba keep machine code in a folder that only trusted people can write to: the one that ``NUMBA_CACHE_DIR``
-    names, else one in the checkout or the environment where archsim is installed, else one of the user's, else one for
-    this process and those that it starts. Warns where the user's own is not taken.
-
-    numba may have been imported before. It notices changes of a function's own file alone, so that beside the sources,
-    where it would leave machine code, it could find what is stale.
+    """Have numba keep machine code in a folder that only trusted people can write to: ``NUMBA_CACHE_DIR``, else one in
+    the checkout or environment of archsim, else one of the user's, else one for this process and its children. Warns
+    where the user's own is not taken. numba may have been imported before.
     """
     named = os.environ.get("NUMBA_CACHE_DIR")
     if named and _is_kept_by(Path(named)):
@@ -198,12 +191,9 @@ class MachineCode(NamedTuple):
 
 
 def machine_code(expected: Iterable[str] = (), since_s: float = math.inf, processes: int = 1) -> MachineCode:
-    """What is in the folder of machine code. A process that compiles a function leaves a lock file there, and machine
-    code beside it when it has ended.
-
-    ``expected``: groups of `KERNELS` that the command needs, so that kernels whose compilation has not begun are
-    counted. ``since_s``: by ``time.time()``; how long the kernels since then took says how fast this machine is.
-    ``processes``: how many compile at once.
+    """What is in the folder of machine code, where a process that compiles leaves a lock. ``expected``: groups of
+    `KERNELS` that the command needs; ``since_s`` (``time.time()``): kernels since then say how fast this machine is;
+    ``processes``: that compile at once.
     """
     folder, now_s, functions = os.environ.get("NUMBA_CACHE_DIR"), time.time(), 0
     made: dict[str, float] = {}

@@ -1,18 +1,10 @@
-"""Decorators that compile functions which loop over arrays.
+"""Decorators that compile functions which loop over arrays. Most get all arrays from the caller and never allocate, so
+they count no references (``_nrt=False``).
 
-Most compiled functions in this project get all arrays from the caller and never allocate, so they need no reference
-counts (``_nrt=False``): counting references to every array in a record on every call would cost more than the work.
+``kernel``: called from Python; compiled on first use, cached on disk; releases the GIL. ``allocating``: like it, but
+may make arrays. ``outer``: called from kernels alone, compiled once. ``inner``: called from kernels alone, inlined.
 
-``kernel``  called from Python; compiled on first use and cached on disk; releases the GIL, so that threads may
-            share work, and a command can say meanwhile what it does
-``allocating``  like kernel, but may make arrays
-``outer``   called from kernels alone, compiled once
-``inner``   called from kernels alone, inlined
-
-The last two have no entry point for Python, which halves the time of compilation.
-
-Pass only int64 and float64, and constants as ``np.int64(...)``: numba gives a plain Python constant its own type
-and would compile the function once per constant.
+Pass only int64 and float64, and constants as ``np.int64(...)``: numba compiles a function once per plain constant.
 """
 
 import json

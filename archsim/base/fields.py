@@ -43,10 +43,8 @@ def without_range(given: Any) -> Any:
 
 
 class Spec(BaseModel):
-    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names.
-
-    A number may have a range: ``bandwidth: {value: 1.5 TB/s, range: [1.35, 1.5], distribution: uniform}``, with
-    ``group`` and ``source``. Its field is the value; `ranges` has the rest.
+    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names. A number
+    may be ``{value: 1.5 TB/s, range: [1.35, 1.5], distribution: uniform, group:, source:}``: `ranges` has the rest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)

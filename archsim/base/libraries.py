@@ -1,9 +1,6 @@
-"""What libraries find where archsim runs: nothing of the current folder, and machine code of people who are trusted.
-
-numba reads ``.numba_config.yaml`` of the current folder when it is loaded and before every compilation
-(``numba/core/config.py``), and no variable turns this off. So it is loaded while the package's own folder is the
-current one, and is then told that its file is one that nobody has. Whoever could write a file into the package could
-change its code, too.
+"""What libraries find where archsim runs: nothing of the current folder, and machine code of trusted people. numba
+reads ``.numba_config.yaml`` of the current folder (``numba/core/config.py``), and no variable turns this off: it is
+loaded with the package's folder as the current one, and then told of a file that nobody has.
 """
 
 import os

@@ -1,7 +1,5 @@
-"""Archives of others: arrays (``.npy``, ``.npz``) and compressed text, read in bounded memory. Nothing is unpickled.
-
-What a file holds follows from its headers, before anything is unpacked. A file that declares much more than its size
-is refused: recorded routing and tables of measurements shrink to a twentieth at most, a zip bomb to a thousandth.
+"""Archives of others: arrays (``.npy``, ``.npz``) and compressed text, read in bounded memory, never unpickled. A file
+that declares much more than its size is refused: recorded routing shrinks to a twentieth, a zip bomb to a thousandth.
 """
 
 from __future__ import annotations

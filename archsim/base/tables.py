@@ -243,9 +243,7 @@ class MissingColumn(ArchsimError):
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
     """A table written by :meth:`Table.write_csv`; columns that are not declared are left out. An empty number: None.
-
-    Raises FileNotFoundError; ArchsimError, with the file and the line, for cells that are not what is declared, of
-    which MissingColumn is one for a column that is not there.
+    Raises FileNotFoundError; ArchsimError, with file and line, for wrong cells, MissingColumn for a missing column.
     """
     import pyarrow
     from pyarrow import csv as arrow_csv

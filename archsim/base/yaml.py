@@ -126,10 +126,8 @@ _BINARY = {b"\x93NUM": _ARRAYS, b"PK\x03\x04": _ARRAYS}
 
 
 def read_yaml(path: str | Path, label: str | None = None, instead: tuple[str, str] = ("", "")) -> Tree:
-    """The mapping in a YAML file. ``label`` is the file's name in messages (default: the path as given). ``instead``:
-    what to give where there is no such file nor one of a near name, and what else may be in place of a file.
-
-    Raises SpecError for a file that cannot be read, is not UTF-8 or not YAML, or does not hold a mapping.
+    """The mapping in a YAML file. ``label``: its name in messages; ``instead``: what to give where there is no such
+    file nor a near name. Raises SpecError for a file that cannot be read, is not UTF-8 or YAML, or has no mapping.
     """
     label = str(path) if label is None else label
     try:

@@ -78,11 +78,7 @@ def print_dropped(selection: Selection, verb: str = "run") -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over ep, or base without an ep; in tokens/s of one policy alone, and if the
-    experiment has neither.
-
-    In a narrow terminal, without columns of one value.
-    """
+    """Decode throughput of every policy over ep, or base; in tokens/s of one policy, or without either."""
     from archsim.runs.results import REFERENCES
 
     rows = results.runs.rows

@@ -136,10 +136,8 @@ def skewed_pairs(skews: dict[str, float], layers: int = 8, seed: int = 0) -> Row
 
 
 def path_tables(models: Sequence[str], tokens: int = 40_000, path_length: int = 4, seed: int = 1) -> Rows:
-    """A row a traffic preset: ``accuracy``, % of a token's experts that Lina's table of paths predicts.
-
-    The table is counted over the top-1 experts of as many ``tokens`` of other requests, in layers of the middle of the
-    model; popularity alone predicts ``popular`` %.
+    """A row a traffic preset: ``accuracy``, % of a token's experts that Lina's table of paths predicts, counted over
+    the top-1 experts of ``tokens`` of other requests in middle layers; popularity alone predicts ``popular`` %.
     """
     rows = []
     for name in models:
@@ -192,10 +190,8 @@ def placed_by_load(model: str, gpus: int, imbalance: dict[str, Any], layers: int
 
 
 def shared_by_graph(spread: float = 0.3, draws: int = 100, seed: int = 0) -> Rows:
-    """A row a graph of DeepSeek's LPLB: ``max_over_mean`` of the GPUs after the linear programme, and ``before`` it.
-
-    Every edge of the graph is a redundant expert: one of the first GPU's, of which the second has a copy. Loads of
-    experts are normal (1, spread).
+    """A row a graph of DeepSeek's LPLB, whose edges are redundant experts: ``max_over_mean`` of the GPUs after the
+    linear programme, and ``before`` it. Loads of experts are normal (1, spread).
     """
     generator = np.random.default_rng(seed)
     rows = []
@@ -279,10 +275,9 @@ def parts_of_layer(model: str, gpu: str, tokens: int, ranks: int) -> Rows:
 def two_stages(
     model: str, ranks: int, traffic: dict[str, Any], accuracy: float, slots: int = 8, layers: int = 12
 ) -> Rows:
-    """One row: ``local``, the share of pairs of token and expert that Libra's first stage runs, whose expert the
-    token's own GPU holds after Algorithm 1 (alpha 0.5); ``imbalance``, the busiest GPU over the mean, unbalanced.
-
-    Means over layers of prompts of generated ``traffic``, the keys of a trace's ``synthetic``. Ranks have as many each.
+    """One row: ``local``, the share of pairs that Libra's first stage runs, whose expert the token's own GPU holds
+    after Algorithm 1 (alpha 0.5); ``imbalance``: the busiest GPU over the mean. Means over layers of prompts of
+    ``traffic``.
     """
     shape, spec = library.load_model(model), workload.SyntheticSpec.model_validate(traffic)
     source = generated_traffic(shape, spec, ranks, layers)

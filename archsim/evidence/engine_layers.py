@@ -1,9 +1,6 @@
-"""One rank of an expert-parallel group on the event engine, against measured fused MoE layers.
-
-A switch joins as many dies as the group has ranks, each with the peak and HBM of the GPU; the experts of the first
-die get the tokens of one rank, all weights are local, and nothing travels. Its time under ``gemm: grouped`` is
-compared with that of the library measured at these pairs and experts: by name, and with the fastest of all. Layers of
-another GPU judge a calibration that is scaled to it.
+"""One rank of an expert-parallel group on the event engine, against measured fused MoE layers: a switch joins as many
+dies as ranks; the first die's experts get one rank's tokens, all weights are local, nothing travels. Times under
+``gemm: grouped`` are compared by library, and with the fastest.
 """
 
 from typing import Any
@@ -30,10 +27,8 @@ CELL = ["model", "dtype", "ep", "pairs", "active"]
 def layer_cases(
     calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements, gpu: str | None = None
 ) -> pd.DataFrame:
-    """One row per cell and library, and per cell and FASTEST; the range is the result's own residuals.
-
-    ``named``: the calibration's name or path, as in a system; ``gpu``: whose measurements judge it, by default those of
-    the calibration. ``law_error``: of the engine against the fitted curve.
+    """One row per cell and library, and per cell and FASTEST. ``named``: the calibration; ``gpu``: whose measurements,
+    by default its own. ``law_error``: of the engine against the curve.
     """
     gpu = gpu or calibration.gpu
     cells = measured_cells(measurements, gpu)

@@ -1,7 +1,5 @@
-"""A claim beside rows of results: the one evaluator, for sweeps and for serving.
-
-A quantity is an expression of columns of a row, and of ``other``'s, the row that differs from it in nothing but what
-``against`` says. Its value is the mean (the most, the least) over all rows that ``at`` selects.
+"""A claim beside rows of results, of sweeps and serving: a quantity is an expression of columns of a row and of
+``other``'s, which differs in what ``against`` says; its value is the mean (most, least) over the rows of ``at``.
 """
 
 from __future__ import annotations

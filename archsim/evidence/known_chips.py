@@ -1,7 +1,5 @@
-"""Chips that exist beside what archsim says of them: area, pieces, price, power at work, and tokens as they serve.
-
-Area is that of the rates alone, as if it were not known. Power is that of one chip at steady work, or as it serves.
-Tokens per second are those of one user, and the range is that of what the machine's file assumes.
+"""Chips that exist beside what archsim says: area of their rates, pieces, price, power of one chip at steady work or
+serving, and tokens/s of one user, with the range of what the machine's file assumes.
 """
 
 from __future__ import annotations

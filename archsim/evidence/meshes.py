@@ -1,8 +1,5 @@
-"""Measured meshes of chips: what was measured beside what the laws say, and beside null models, case by case.
-
-A null model has one constant, fitted to the same cases as the law: ``links only`` (bytes over the busiest link),
-``endpoint only`` (vectors of the busiest chip), ``constant`` (the same time always). A law that is not better than
-these says nothing, and the summary says where that is so.
+"""Measured meshes of chips beside the laws and null models with one constant, fitted to the same cases: ``links only``
+(bytes over the busiest link), ``endpoint only`` (vectors of the busiest chip), ``constant``.
 """
 
 from __future__ import annotations
@@ -139,12 +136,8 @@ class MeshValidation(Shown):
 
 
 def validate_meshes(*folders: str | Path, fabrics: Sequence[FabricCalibration] | None = None) -> MeshValidation:
-    """Compare the CSV files of folders with calibrations of fabrics; None: with the shipped ones.
-
-    Several folders count as one: a ratio may have its two times in different ones.
-
-    Raises CalibrationError for a file that is not as expected, and for a case of a topology on which its law was not
-    measured.
+    """Compare the CSV files of folders, which count as one, with calibrations of fabrics; None: the shipped ones.
+    Raises CalibrationError for an unexpected file, and for a topology on which a law was not measured.
     """
     measured = read_meshes(*folders)
     known = list(shipped_fabrics() if fabrics is None else fabrics)

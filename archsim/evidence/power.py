@@ -92,10 +92,8 @@ def gpu_power_w(
     boost: float = 1.0,
     kernels: float = 1.0,
 ) -> tuple[float, float]:
-    """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured.
-
-    What it reads from HBM passes its cache once. ``rows``: of the products, multiplied in whole tiles. The clock is
-    ``boost``, or the one with which the chip draws ``limit_w``, by the law of voltage of `microarch.silicon.heat`.
+    """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured:
+    ``boost``, or the one at ``limit_w`` (`microarch.silicon.heat`). ``rows``: of products, multiplied in whole tiles;
     ``kernels``: share of the time in which any runs.
     """
     busy_s = kernels - float(multiplying(flop_per_s * dtype_bytes / SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2))

@@ -1,7 +1,5 @@
-"""Errors of a calibration file, and of fits on unseen sweeps, shapes and EP sizes, next to repeatability.
-
-A case is one measured point. ``error`` = predicted / measured - 1. ``floor``: |measured / median of the other sweeps of
-the same library and release at the same point - 1|: no model can be expected to do better.
+"""Errors of a calibration file, and of fits on unseen sweeps, shapes and EP sizes, next to repeatability. ``error`` =
+predicted / measured - 1; ``floor``: |measured / median of the other sweeps of its release at the point - 1|.
 """
 
 from collections.abc import Iterator

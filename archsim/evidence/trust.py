@@ -1,9 +1,6 @@
-"""How far the time of a machine can be trusted: the error of the nearest machine that was measured, by part of an
-iteration, and the share of the time that rests on it.
-
-Errors are measured over predicted times of points that no fit saw (configs/uncertainty/widths.yaml): of the machine's
-own curves where it was measured, of curves that were scaled from one GPU to another where it was not. Links of a mesh
-have the errors of curves fitted to the one mesh that was measured, on cases left out. Parts are taken as independent.
+"""How far the time of a machine can be trusted: the error of the nearest measured machine by part of an iteration (over
+predicted times that no fit saw, configs/uncertainty/widths.yaml), and the share of the time that rests on it. Links of
+a mesh have the errors of cases left out. Parts are taken as independent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
-
-A policy that uses the block is compared with one that differs from it in that alone. The block pays a mm² and a USD
-where throughput grows by more than silicon and price of the machine do, and a W where a token takes less energy: in
-every draw of the traffic, and by PAYS or more, as `archsim compare --without` of balancers.
+"""Whether a block of the decision hardware pays: policies that differ in it alone are compared. It pays a mm² and a USD
+where throughput grows by more than silicon and price do, a W where a token takes less energy: in every draw, by PAYS or
+more.
 """
 
 from __future__ import annotations

@@ -74,10 +74,8 @@ class Bounds:
 
 
 def distances(replay: loop.Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
-    """Run all steps; bound at most ``most_steps`` of them, evenly spread over the run (None: all).
-
-    ``replay``: of `Simulator.replay`, so that its demands are a ``RunDemand``. Raises ArchsimError for more than 128
-    dies, and for experts with several holders.
+    """Run all steps; bound at most ``most_steps``, evenly spread (None: all). ``replay``: of `Simulator.replay`. Raises
+    ArchsimError for more than 128 dies, and for experts with several holders.
     """
     engine, demand = replay.engine, replay.demands
     assert isinstance(demand, RunDemand)

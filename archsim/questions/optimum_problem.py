@@ -99,12 +99,7 @@ class ProblemBuilder:
     def build(
         self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: state.Memory
     ) -> AllocationProblem:
-        """The problem of a step.
-
-        ``layer``: of the run; ``row``: of the placement; ``memory``: at the start of the step.
-
-        Raises ArchsimError for experts with several holders.
-        """
+        """The problem of a step; ``row``: of the placement. ArchsimError for experts with several holders."""
         if placement.has_replicas:
             raise errors.ArchsimError("the placement replicates experts; bounds support one holder per expert")
         tokens, origins, top_k = demand.tokens, demand.origins, demand.top_k

@@ -1,7 +1,5 @@
-"""Ranges on the first page of a sweep: runs that its sentences name, in a few worlds (`archsim.uncertainty.ranges`).
-
-``ranges.json`` has the pairs that are compared; the table of runs gets the central 90 % of throughput and of the
-speed-up over ep, empty for runs that no sentence names.
+"""Ranges of runs that a sweep's first sentences name (`archsim.uncertainty.ranges`): pairs in ``ranges.json``, the
+central 90 % of throughput and speed-up over ep in the table, empty for other runs.
 """
 
 from __future__ import annotations

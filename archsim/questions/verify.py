@@ -124,10 +124,8 @@ def report_of(path: Path) -> Path:
 
 
 def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
-    """Run the report in ``folder`` with ``again(manifest, out)``, which writes one to ``out``; nothing kept is used.
-
-    Every table and document that either report has is judged, whatever the manifest lists. Raises ArchsimError for a
-    report that was changed, or whose traces are others now.
+    """Run the report in ``folder`` with ``again(manifest, out)``; nothing kept is used, and every table and document
+    that either has is tested. Raises ArchsimError for a report that was changed, or other traces.
     """
     made, data = read_manifest(folder)
     if (kind := kind_of(data)) not in (EXPERIMENT, SERVE):

@@ -167,11 +167,8 @@ def explain(
     chosen: Mapping[str, Any],
     report: Callable[[str], None],
 ) -> Why:
-    """The slowest steps, of iteration ``step`` or of ``layer`` where these are given, and what would make the first
-    shorter.
-
-    ``report``: what is tried next. Raises ArchsimError for a run whose steps are not kept, and for a step that it does
-    not have.
+    """The slowest steps, of iteration ``step`` or of ``layer`` if given, and what would shorten the first. ``report``:
+    hears what is tried next. Raises ArchsimError for a run without kept steps, and for a missing step.
     """
     selection = select(choose(experiment, **chosen))
     (run,) = selection.runs()

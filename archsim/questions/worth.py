@@ -1,9 +1,5 @@
-"""Judges whether a balancer is worth its cost for a model, its recorded loads and a deployment. It is judged on later
-loads, which are held out.
-
-The placement is chosen on the first part of the loads (``archsim.serving.answers.place``) and served on the last:
-tokens are sampled from the held-out loads, step by step, and the deployment's requests are served with and without the
-placement.
+"""Whether a balancer pays for a model, its recorded loads and a deployment: placed on the first part of the loads, and
+requests served on tokens that are sampled from the last, with and without the placement.
 """
 
 from __future__ import annotations
@@ -326,10 +322,8 @@ def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> Gai
 
 
 def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: np.ndarray, seed: int) -> None:
-    """A trace of TOKENS requests, one decode step a matrix of ``loads`` (float64[time, layer, expert]).
-
-    Each token chooses top_k different experts with probabilities as their loads (Gumbel top-k: Kool et al., 2019); the
-    prompt tokens by the mean of all.
+    """A trace of TOKENS requests, one decode step a matrix of ``loads`` (float64[time, layer, expert]). A token chooses
+    top_k experts by loads (Gumbel top-k: Kool et al., 2019); prompts by the mean of all.
     """
     rng = np.random.default_rng(seed)
     every = np.concatenate([loads.mean(axis=0, keepdims=True), loads])  # [iteration, layer, expert]

@@ -46,11 +46,9 @@ class Sent:
 def simulate_on_cluster(
     jobs: Sequence[AnyJob], address: str, work: bytes = b""
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    """Every job with its record or failure, in the order in which they finish.
-
-    ``address`` of the scheduler, such as ``tcp://host:8786``; ``work``: what jobs find in `Sent`, which every worker
-    gets once. Raises ArchsimError if Dask is not installed, or the
-    scheduler cannot be reached within ``PATIENCE_S``. Pending jobs are cancelled when the iterator ends for any reason.
+    """Every job with its record or failure, as they finish. ``address``: such as ``tcp://host:8786``; ``work``: what
+    jobs find in `Sent`. Raises ArchsimError without Dask or a scheduler within ``PATIENCE_S``. Pending jobs are
+    cancelled when the iterator ends.
     """
     distributed = _import_distributed()
     with _client(distributed, address) as client, client.as_current():

@@ -1,8 +1,5 @@
-"""Energy of a run by block, from its record.
-
-Energy is that of the run's MoE layers, prefill included; a token is one that has passed all of the model's. Excluded
-are attention (`iteration_energy` adds it where a whole iteration is known), host, cooling and LLC hits
-(a hit is one LLC read more than counted here). Source:
+"""Energy of a run by block, from its record: of its MoE layers, prefill included; a token has passed all of the
+model's. Without attention (`iteration_energy` adds it), host, cooling and LLC hits. Source:
 ``microarch.silicon.energy``.
 """
 
@@ -112,12 +109,8 @@ def with_kernels(system: SystemSpec, activity: Activity, dies: int, rows: float 
 def economics(
     activity: Activity, machine: SystemHardware, coefficients: Coefficients | None = None
 ) -> dict[str, float | None]:
-    """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), both also ``_low`` and ``_high`` with all
-    coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``,
-    ``carrier_share``.
-
-    ``None`` for energy of a run without tokens, and power of one without time. Of many runs and machines, columns are
-    float64[machine].
+    """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), with ``_low`` and ``_high``; ``die_mm2``,
+    ``silicon_mm2``, ``cost_usd``, ``carrier_share``. None without tokens or time. Of many runs, float64[machine].
     """
     known = coefficients or Coefficients()
     row: dict[str, float | None] = {}

@@ -93,10 +93,9 @@ class _Task(Job):
 
 
 def do_all(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
-    """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time, or as many as a
-    cluster has threads; here, where a process cannot be copied. Tasks and results are sent as pickles. Raises
-    ArchsimError as ``work`` does, or for a process that ended, RuntimeError for other exceptions elsewhere. All ends
-    with the iterator.
+    """Every task with ``work(task)``, as they end, at most ``jobs`` at a time, or as many as a cluster has threads.
+    Tasks and results are pickled. Raises ArchsimError as ``work``, or for a process that ended, RuntimeError for
+    others.
     """
     every, address = list(tasks), _CLUSTER.get()
     if address is None and (min(jobs, len(every)) <= 1 or not pool.COPIES):

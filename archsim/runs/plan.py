@@ -1,8 +1,4 @@
-"""Turns an experiment into its runs: it lists the points, keeps those that meet the constraints and can run, and makes
-the run of each.
-
-A plain experiment is a sweep without axes; from here on there is only the `SweepPlan`.
-"""
+"""Turns an experiment, a sweep with or without axes, into its runs: the points that meet the constraints and can run."""
 
 from __future__ import annotations
 
@@ -159,11 +155,7 @@ class RunMaker:
         self._presets: set[tuple] = set()
 
     def runs(self, points: Iterable[Point], details: bool = False) -> list[Run]:
-        """The runs of points, in order; runs without special needs share a demand built for others. ``details``: of
-        `Run`.
-
-        Raises TraceError if a trace or a traffic preset is malformed or belongs to another model.
-        """
+        """The runs of points, in order; those without special needs share a demand. ``details``: of `Run`. TraceError."""
         points = list(points)
         most: dict[tuple[int, int, int], tuple[int | None, PolicySpec | None]] = {}
         needed = [(_traffic(point), *_needs(point)) for point in points]
@@ -297,12 +289,9 @@ def select(
     refuse: bool = True,
     among: Sequence[int] | None = None,
 ) -> Selection:
-    """Evaluate the constraints of every point, or of those ``among`` them; open its trace. tell: called with progress
-    texts.
-
-    Raises TraceError; LawMissing (a SpecError) for a calibration without the tables that points read; ArchsimError if
-    no point is left; CapacityError for systems that this machine's memory cannot hold; with ``refuse`` CapacityError
-    and ArchsimError for points that could not run.
+    """Evaluate the constraints of every point, or of those ``among`` them; open its trace. tell: gets texts. Raises
+    TraceError; LawMissing for missing tables; ArchsimError if no point is left; CapacityError beyond this machine's
+    memory, and with ``refuse`` for points that could not run.
     """
     plan = plan_of(planned)
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)

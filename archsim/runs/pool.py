@@ -177,11 +177,8 @@ def _be_a_copy() -> None:
 def simulate_all(
     jobs: Sequence[AnyJob], processes: int, workspace: Workspace
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    """Every job with its record or failure, in the order in which they finish.
-
-    At most ``processes`` of them go on at a time; with one, they are done in this process, unless a function of the
-    user's takes part, which may end the process. ``workspace``: what jobs find at the beginning, and who hears how far
-    they are. Worker processes end with the iterator, for whatever reason it ends.
+    """Every job with its record or failure, as they finish, at most ``processes`` at a time; one is this process,
+    unless users' functions take part. ``workspace``: what jobs find, and who hears. Workers end with the iterator.
     """
     processes = min(processes, len(jobs))
     if not jobs:

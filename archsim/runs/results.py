@@ -53,12 +53,9 @@ Frames = Mapping[str, list[Any]]
 
 
 class Results(Shown):
-    """The tables of a sweep: ``runs``, ``dies``, ``links``, ``pairs``, ``steps`` and ``timings``, each read on first
-    use.
-
-    ``results.runs.to_pandas()`` has one row per run (of a sweep with axes: ``point`` and the axes first);
-    ``results.runs.rows`` the same as mappings. ``folder``: of the files, None where nothing was written. ``answer``:
-    the first sentences of the page that was written with them, else ''. A table that was not kept raises ArchsimError.
+    """The tables of a sweep: ``runs`` (one row each; with axes ``point`` and these first), ``dies``, ``links``,
+    ``pairs``, ``steps``, ``timings``, read on first use; ``.to_pandas()`` or ``.rows``. ``folder``: None without files.
+    ``answer``: the page's first sentences, or ''. A table that was not kept raises ArchsimError.
     """
 
     def __init__(
@@ -71,10 +68,8 @@ class Results(Shown):
         self._read, self.folder, self._write_page, self.answer = read, folder, write_page, answer
 
     def page(self, folder: str | Path) -> Path:
-        """Write the report to ``folder``: tables, manifest and page; returns the path of its ``index.html``.
-
-        Runs come from the cache; one that it no longer has is simulated again. Raises ArchsimError for results that
-        were read from a folder: they have their page there.
+        """Write the report to ``folder``; returns ``index.html``. Runs come from the cache or are simulated again.
+        Raises ArchsimError for results that were read from a folder.
         """
         if self._write_page is None:
             where = f": {self.folder / 'index.html'}" if self.folder else ""

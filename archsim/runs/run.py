@@ -44,10 +44,8 @@ Kept = TypeVar("Kept")
 
 
 class Workspace:
-    """What one process keeps from job to job, such as an open trace or a demand that several runs share.
-
-    tell: receives a text on what the present job does, and the share of it that is done; traces: (path, model name) →
-    trace, where it is open already.
+    """What one process keeps from job to job. tell: gets a text on the present job, and the share that is done; traces:
+    (path, model name) → open trace.
     """
 
     def __init__(

@@ -29,12 +29,9 @@ class Task(NamedTuple, Generic[AnyJob]):
 
 
 class RunQueue(Generic[AnyJob]):
-    """Jobs that wait, by the group that shares what takes long to build. Thread-safe.
-
-    A kernel is compiled by the first worker that needs it, while the others do other jobs. A worker stays with its
-    group; then it takes one that no worker has begun, of its own traffic, else of a traffic that is not begun, the
-    largest first; then it helps with the one that has most jobs left. The first worker with one of a family builds
-    those of others, too; the others take none of these meanwhile.
+    """Jobs that wait, by the group that shares what takes long to build. Thread-safe. The first worker that needs a
+    kernel compiles it. A worker stays with its group, then begins one of its own traffic, else of a new one, the
+    largest first, then helps where most is left. The first with one of a family builds those of others.
     """
 
     def __init__(self, jobs: Iterable[AnyJob]) -> None:

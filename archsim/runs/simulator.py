@@ -46,10 +46,8 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Remembered(trace.Derived):
-    """Generated traffic whose latest stream is kept in ``streams``, by the ``name`` of the traffic and what else it
-    depends on, unless it has more than ``most`` selections: several demands, and heatmaps behind ports, read the same
-    one, which takes long to draw. A smaller batch reads its beginning, and draws only requests that are routed
-    otherwise in a smaller batch.
+    """Generated traffic whose latest stream of at most ``most`` selections stays in ``streams``, by ``name``, as
+    several demands read it. A smaller batch reads its beginning, and draws only requests that are routed otherwise.
     """
 
     name: tuple

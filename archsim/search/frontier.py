@@ -1,8 +1,5 @@
-"""Frontiers: the most that a machine serves within a limit of the time per token, and where two of them cross.
-
-A machine that is used in one way (`Curve`) has points by batch: the larger the batch, the longer a token takes, and the
-more of them come a second. Between two batches both are interpolated in logarithms. A frontier is the best of several
-curves at every limit; it has a value for every world (axis 0).
+"""Frontiers: the most that a machine serves within a limit of the time per token, and where two cross. A way to use it
+(`Curve`) has points by batch, interpolated in logarithms; a frontier is the best of curves, for every sample (axis 0).
 """
 
 from __future__ import annotations

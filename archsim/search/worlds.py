@@ -1,8 +1,5 @@
-"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off.
-
-Parts that two machines share have common draws: a section of a system (``hbm``, ``d2d``, ``compute``, ...) that says
-the same in both, and laws measured on the same GPU. Those that differ are other parts, and are drawn independently. Of
-variants of one design, whose key varies, all draws are common.
+"""Machines in many samples: by what factor iterations take longer where numbers and laws are off. Equal sections of
+systems, laws of one GPU, and variants of one design share their draws; other parts are independent.
 """
 
 from __future__ import annotations

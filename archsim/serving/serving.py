@@ -343,10 +343,8 @@ _LOADS = (
 
 
 def check_serving(serving: Serving) -> tuple[str, ...]:
-    """What a reader has to know of the requests, and of engines that may not fit.
-
-    Raises SpecError, CapacityError or LawMissing for a deployment that cannot be built under any of its policies, and
-    SpecError or TraceError for files that are no routing or no requests. Nothing is served.
+    """Notes on the requests, and on engines that may not fit; nothing is served. Raises SpecError, CapacityError or
+    LawMissing if no policy can be built, and SpecError or TraceError for files of routing or requests.
     """
     for key, file in (("routing.trace", serving.routed), ("requests.trace", serving.trace)):
         if file is not None and _are_loads(file, key):

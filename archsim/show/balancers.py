@@ -1,8 +1,5 @@
-"""The page section on balancers: which wins where, by how much of what is possible, what each costs, and when it does
-not pay.
-
-It works on rows of results (name of a column → value), so that pages of runs and of points share it. A balancer is
-compared with plain expert parallelism (``ep``) at the same *place*: system, model, routing, batch and assumptions.
+"""The page section on balancers, from rows of results: which wins where, its share of what is possible, its cost, and
+when it does not pay, against ``ep`` at the same *place*: system, model, routing, batch and assumptions.
 """
 
 from collections.abc import Iterable, Mapping

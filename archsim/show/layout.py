@@ -37,10 +37,8 @@ def arrange(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[Sequ
 
 
 def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, At]:
-    """(column, row) of every node. Dies fill rows in order of number.
-
-    A node that is not a die is placed to the right of its linked dies if they form one row, below them if they form one
-    column, else below all dies; if the position is taken, at the next free one to the right.
+    """(column, row) of every node. Dies fill rows by number; other nodes stand right of their linked dies in one row,
+    below those in one column, else below all dies, or at the next free position.
     """
     at = {die: (die % width, die // width) for die in range(dies)}
     around: dict[int, set[int]] = {}

@@ -1,7 +1,5 @@
-"""Figures for print: those of the pages of a report, laid out for the columns of a paper and drawn by Vega-Lite.
-
-Vega-Lite runs inside of ``vl-convert-python``, without a browser and without a network. A figure is laid out as
-`archsim/show/templates/plots.js` lays it out on a page of that width, and is then scaled to the size of the text.
+"""Figures of pages for print, laid out for columns of a paper as `archsim/show/templates/plots.js` does, and drawn by
+Vega-Lite inside of ``vl-convert-python``, without browser or network.
 """
 
 from __future__ import annotations
@@ -68,10 +66,8 @@ def _figures(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
-    """Draw a specification of `archsim.show.plots.Figure.vega` as .pdf, .png or .svg, by the ending of the name, with
-    the values that are chosen at first; the same bytes each time. ``columns`` of a paper: the file is exactly as wide
-    as these; None: one, or two for several panels. Raises ArchsimError for other endings, and where vl-convert-python
-    is missing.
+    """Draw a specification of `archsim.show.plots.Figure.vega` as .pdf, .png or .svg by its ending, with the values
+    chosen at first. ``columns`` of a paper: exact width; None: one, or two for several panels. Raises ArchsimError.
     """
     file = Path(out)
     if file.suffix[1:] not in FORMATS:

@@ -1,7 +1,5 @@
-"""The page section on policies that are slower than plain expert parallelism: where, by how much, what takes longer,
-and what the rule that allocates does not see.
-
-Policies are compared at the same place, as in the answers above.
+"""The page section on policies slower than plain expert parallelism at the same place: where, by how much, what takes
+longer, and what their rule does not see.
 """
 
 from collections import Counter

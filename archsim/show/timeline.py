@@ -255,11 +255,8 @@ def refuse_part_of_timeline(given: Mapping[str, object]) -> None:
 
 
 def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name: str) -> Path:
-    """Write what every block and link does in iteration ``step`` (0: prefill) and ``layer`` (the model's number of it).
-
-    replay: at its beginning, with a ``RunDemand``; name: of the run.
-
-    Raises ArchsimError for an iteration or layer that the run does not have.
+    """Write what blocks and links do in iteration ``step`` (0: prefill) and the model's ``layer``. replay: at its
+    beginning; name: of the run. Raises ArchsimError for an iteration or layer that the run does not have.
     """
     demand = replay.demands
     assert isinstance(demand, RunDemand), "steps are chosen by number"

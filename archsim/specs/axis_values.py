@@ -110,10 +110,8 @@ class Range:
 
 
 def _short(numbers: "np.ndarray") -> "np.ndarray":
-    """Numbers of six significant digits, float64[n], as ``float(f"{number:.6g}")``.
-
-    That is a whole number of six digits, over or times a power of ten: one operation that is rounded correctly where
-    the power is exact (10^22 at most). Where the whole number is uncertain, which is close to a half, the text is read.
+    """float64[n] as ``float(f"{number:.6g}")``: six whole digits over or times a power of ten, rounded correctly where
+    that is exact (10^22 at most); the text is read where the whole number is close to a half.
     """
     import numpy as np
 

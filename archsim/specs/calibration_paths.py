@@ -16,10 +16,8 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found: bool = True) -> None:
-    """Replace every path of a calibration, or of a table of speeds, in the system at ``keys`` by one relative to the
-    current directory.
-
-    Raises SpecError for a missing file; with ``all_found=False``, its path is left as it is.
+    """Make paths of calibrations and speeds in the system at ``keys`` relative to the current directory. Raises
+    SpecError for a missing file, unless ``all_found=False``.
     """
     for path in (*KEYS, TABLE):
         inner = _mapping(tree, (*keys, *path[:-1]))

@@ -209,10 +209,8 @@ def kind_of_file(source: Source) -> str:
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:
-    """The file at a path (of a report's folder: its manifest), or of the name of an experiment, else of a system: in
-    ``./configs``, then in the shipped configs.
-
-    Raises SpecError for a name that is neither, and for what is no path.
+    """The file at a path (of a report's folder: its manifest), or of the name of an experiment, else of a system, in
+    ``./configs``, then in the shipped configs. Raises SpecError for neither.
     """
     if not isinstance(source, str | os.PathLike):
         raise errors.SpecError(
@@ -318,11 +316,7 @@ def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> assumpt
 
 
 def check_file(source: Source, overrides: Sequence[str] = ()) -> fields.Spec:
-    """The spec in a file: an experiment, or what its keys tell it to be; see
-    ``archsim.specs.library.SPECS``.
-
-    Raises SpecError.
-    """
+    """The spec in a file: an experiment, or what its keys say (``SPECS``). Raises SpecError."""
     tree = tree_of(source)
     kind = SPECS.get(kind_of(tree.data), ExperimentSpec)
     if kind is ExperimentSpec:

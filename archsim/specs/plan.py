@@ -75,10 +75,8 @@ class Dropped:
 
 
 class SweepPlan:
-    """An experiment with a sweep, checked axis by axis.
-
-    tree: raw data of the experiment, references expanded; experiment: the same, validated; folder: of its file.
-    Raises SpecError for axes and constraints that are not valid.
+    """An experiment with a sweep, checked axis by axis. tree: raw data, references expanded; experiment: validated;
+    folder: of its file. Raises SpecError for invalid axes and constraints.
     """
 
     def __init__(self, tree: Tree, sweep: SweepSpec, experiment: ExperimentSpec, folder: Path | None) -> None:
@@ -203,9 +201,7 @@ class SweepPlan:
         among: Iterable[int] | None = None,
     ) -> Iterator[Point]:
         """The points that satisfy all constraints, in order, without repeats. measures: a function for every name in
-        CONSTRAINT_MEASURES; among: numbers of the points to look at; None: all.
-
-        Raises SpecError for an invalid combination, or one on which a constraint cannot be evaluated.
+        CONSTRAINT_MEASURES; among: numbers of points; None: all. Raises SpecError for invalid combinations.
         """
         dropped = Dropped() if dropped is None else dropped
         seen: set[tuple] = set()

@@ -1,7 +1,5 @@
-"""A parameter of a policy as an axis: ``policies: {name: craft, replicas: [1, 2, 4, 8]}`` are four policies.
-
-A parameter stands beside the name of a preset, or in one of its parts, and belongs to the rule that has it. A list is a
-policy for each value (of several lists, for each combination), named after it: ``craft-replicas-4``.
+"""A parameter of a policy as an axis: ``policies: {name: craft, replicas: [1, 2, 4, 8]}`` are four policies, named such
+as ``craft-replicas-4``. It stands beside a preset's name, or in the part whose rule has it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Expands the references of an experiment: names and paths in the raw tree, replaced by what they name.
-
-A system or model is a name (a file in ``systems/`` or ``models/`` beside the experiment, then in ``./configs``, then in
-the shipped configs), the path of a file, or an inline mapping; a system, also in its
-file, may be ``{like: dojo, name: mine, ...}``, which takes missing keys from that name or path. A policy is a preset or
-a mapping; an assumption set is a name, a path or a mapping. They are expanded before validation, so that overrides can
-reach into them and messages name the file and line where a value was given.
+"""Expands names and paths in an experiment's raw tree before validation: of ``systems/`` and ``models/`` beside the
+experiment, in ``./configs``, or shipped; inline mappings; ``{like: dojo, ...}``, which takes missing keys from another
+system; presets of policies; sets of assumptions. Messages name the file and line of a value.
 """
 
 import os

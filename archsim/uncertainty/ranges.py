@@ -1,8 +1,5 @@
-"""Ranges of a first page: how the times of a few runs vary in some worlds, at a cost that nobody waits for.
-
-The worlds are those of `archsim.uncertainty.worlds`, and less is simulated in them: the analytical engine runs LAYERS
-layers for one iteration, and of it nothing is measured but its time. A run keeps its own time, by its own engine; a
-world multiplies it by the factor that it has on this short run, as a control variate does.
+"""Ranges of a first page: a few runs in samples, each as one iteration of LAYERS layers on the analytical engine. A run
+keeps its own time, multiplied by the factor of its short run, as a control variate does.
 """
 
 from __future__ import annotations

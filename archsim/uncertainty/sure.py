@@ -1,7 +1,5 @@
-"""How sure an answer is: intervals, the probability of the order, what it depends on, and what to measure next.
-
-`archsim.uncertainty` draws the worlds and runs them; here their samples become sentences, tables, a picture and a page.
-Runs that differ in their policy alone are compared; where there is one policy, those that differ in their system.
+"""How sure an answer is: samples of runs that differ in their policy alone (of one policy: in their system) become
+intervals, the probability of the order, what it depends on, and what to measure next.
 """
 
 from __future__ import annotations

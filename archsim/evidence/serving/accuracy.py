@@ -1,9 +1,6 @@
-"""How far simulated serving is from what was measured: results of users and of public benchmarks, each simulated.
-
-A point is one measured run: a closed or an open loop of requests of some lengths on a deployment, with its mean (else
-median) TTFT and TPOT. Tables of InferenceX have the deployment in their rows; a result of a load generator has none, so
-that a file of ``archsim serve`` says it. Each point is served as that file would be: the errors are those that a user
-meets. Constants of the host were fitted on some of the public points; docs/accuracy.md has errors by cross-validation.
+"""How far simulated serving is from results of users and public benchmarks. A point is one measured run with mean (else
+median) TTFT and TPOT, on the deployment of its row (InferenceX) or of a file. Constants of the host were fitted on some
+of the public points; docs/accuracy.md has errors by cross-validation.
 """
 
 from __future__ import annotations

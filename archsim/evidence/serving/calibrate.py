@@ -1,9 +1,5 @@
-"""The host's constants that a measured run implies: fitted to its first half where it has single requests, and judged
-on the other.
-
-Least squares of logarithms of times. What a run cannot tell apart stays as the engine's constants are, to which a weak
-prior draws; the engine's factors on laws, of iterations without and with prompts, move only where no constant of the
-host can close the gap.
+"""The host's constants that a measured run implies: fitted to its first half of single requests, tested on the other.
+Least squares of logarithms of times, with the engine's constants as a weak prior; factors on laws move last.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The first sentences of a sweep with axes: what the best value of a key gains over the first one, which values equal
-it and the cheapest of these, from where on a part of a policy adds nothing, and what random draws cost.
-
-Axes of work (``workload``, ``model``, ``assumptions``) are never choices: runs are compared where these are equal.
-Axes of draws (wafers, dead dies, seeds) are no choices either: their values are samples of a distribution. All others
-are keys of a design. Each design counts with its fastest policy.
+"""The first sentences of a sweep with axes: gain of the best value of a key, its equals, the cheapest, and what draws
+cost. Axes of work (``workload``, ``model``, ``assumptions``) and of draws (wafers, seeds) are never choices; each
+design counts with its fastest policy.
 """
 
 from __future__ import annotations

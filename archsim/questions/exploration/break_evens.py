@@ -1,7 +1,5 @@
-"""Where a step of an axis pays: the next level of it, in designs that are equal otherwise, by yield over price.
-
-A step pays where the first objective gets better by a larger factor than the machine's price grows. All values are
-the analytical engine's, which runs every design. An objective that has area, power or price in it is taken as it is.
+"""Where a step of an axis pays: the next level of it in otherwise equal designs improves the first objective by a
+larger factor than the price grows, on the analytical engine. An objective with area, power or price counts as it is.
 """
 
 from __future__ import annotations

@@ -129,10 +129,8 @@ def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
-    """Every objective of a run, NaN if it has none.
-
-    All are for all MoE layers of the model, as throughput and energy per token are, so that throughput times energy is
-    power. If fewer layers ran, the time of decode is for those, and is divided by their share.
+    """Every objective of a run, NaN if it has none, for all MoE layers of the model: the time of decode is divided by
+    the share of layers that ran, so that throughput times energy is power.
     """
     values = {name: np.nan if row[column] is None else 1.0 * row[column] for name, (column, _) in OBJECTIVES.items()}
     return values | {"time": values["time"] / _share(model, row)}

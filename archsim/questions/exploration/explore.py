@@ -42,10 +42,8 @@ ANALYTICAL, EVENT, WORLDS = "analytical", "event", "worlds"
 def explore(
     plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
 ) -> Exploration:
-    """Find the front of a sweep. Raises as ``archsim.runs.sweep.sweep``.
-
-    ``plan``: with the analytical engine; ``watching``: returns a context manager that gives a watcher, once per stage.
-    Finished runs are kept in ``folder`` and reused.
+    """Find the front of a sweep; finished runs are kept in ``folder``. ``plan``: with the analytical engine;
+    ``watching``: gives a context manager with a watcher, once per stage. Raises as ``archsim.runs.sweep.sweep``.
     """
     plan = plan_of(plan)
     judge = Judge(spec, prices.Coefficients().change(spec.coefficients))

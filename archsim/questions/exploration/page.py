@@ -57,10 +57,8 @@ class Best:
 def write_exploration(
     found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str], folder: Path
 ) -> Path:
-    """Write ``index.html``, ``front.csv`` and ``designs/*.yaml``; returns the path of the page.
-
-    designs: point → experiment, resolved, for :func:`wanted`; pages: point → path of its report, relative to
-    ``folder``.
+    """Write ``index.html``, ``front.csv`` and ``designs/*.yaml``; returns the page's path. designs: point → experiment,
+    resolved; pages: point → path of its report, relative to ``folder``.
     """
     (folder / "designs").mkdir(parents=True, exist_ok=True)
     for index, tree in designs.items():
@@ -233,10 +231,8 @@ def write_points_page(
     plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path,
     answer: Sequence[str] = (),
 ) -> tuple[Path, tuple[str, ...]]:  # fmt: skip
-    """Write ``index.html`` beside the results, and the distribution of drawn machines; returns its path and the notes.
-    Equal results give equal bytes.
-
-    rows: rows of the results, with ``point``; answer: the first sentences.
+    """Write ``index.html`` beside the results, and the distribution of drawn machines; returns its path and notes.
+    rows: of the results, with ``point``; answer: the first sentences.
     """
     rows = list(rows)
     found = view_of(plan, rows, dropped)

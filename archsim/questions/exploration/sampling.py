@@ -22,10 +22,8 @@ def sample_points(
     objectives: int,
     seed: int,
 ) -> list[Point]:
-    """At most ``count`` points that the sweep's constraints keep, ordered by number.
-
-    evaluate: costs of points, float64[objective] each, infinite for one that failed. Raises ArchsimError if optuna is
-    not installed.
+    """At most ``count`` points that the constraints keep, by number. evaluate: costs of points, float64[objective]
+    each, infinite for a failure. Raises ArchsimError without optuna.
     """
     try:
         import optuna

@@ -61,11 +61,8 @@ def _chosen(blocks: list[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarr
 
 
 def nearest(costs: np.ndarray, front: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the front and of the points that it takes least to bring there, ``count`` of them, ascending.
-
-    ``costs: float64[point, objective]``, finite; ``front``: bool[point]. What it takes: the share of every cost after
-    which no point of the front is better in all; of a large front, an even sample of it is asked. Of a front of more
-    than ``count`` points, those that `_spread_over` it.
+    """Indices, ascending, of the front and the points that take the least share of every cost to reach it, ``count`` in
+    all; of a larger front `_spread_over`. ``costs: float64[point, objective]``, finite; ``front``: bool[point].
     """
     members = np.flatnonzero(front)
     if len(members) > count:

@@ -1,11 +1,6 @@
-"""Screen a space: objectives of every point by the analytical engine, many machines in one call.
-
-Points of a *family* differ only in rates and latencies of their machine, and share their plans
-(`archsim.engine.analytic.machines`). Their values are columns, never rows; `nearest` says which points go on to the
-search.
-
-Values are those of single runs: times to the bit, energy and price to rounding (a power of an array may differ from
-that of a number in its last digit).
+"""Screen a space: objectives of every point by the analytical engine, many machines in one call. Points of a *family*
+differ only in rates and latencies and share their plans. Times are those of single runs to the bit, energy and price to
+rounding.
 """
 
 from __future__ import annotations

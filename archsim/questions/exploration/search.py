@@ -38,11 +38,9 @@ class ObjectiveValues:
 def search(
     cheap: np.ndarray, families: np.ndarray, run: Callable[[Sequence[int]], np.ndarray], budget: int, seed: int = 0
 ) -> ObjectiveValues:
-    """Establish the front.
-
-    ``cheap``: float64[point, objective], estimates to minimise, of one sign per objective (an objective to maximise is
-    negated); ``families``: int64[point]; ``run``: maps indices to event values, float64[index, objective], NaN for a
-    failed run; ``budget``: most event runs, at least 1.
+    """Establish the front. ``cheap``: float64[point, objective], estimates to minimise, of one sign per objective;
+    ``families``: int64[point]; ``run``: indices → event values, float64[index, objective], NaN for a failed run;
+    ``budget``: most event runs, at least 1.
     """
     state = _State(np.asarray(cheap, np.float64), np.asarray(families), run, budget)
     state.establish(_first(state, np.random.default_rng(seed)))
@@ -90,10 +88,8 @@ def search_each(
 
 
 def gain_over(costs: np.ndarray, front: np.ndarray) -> np.ndarray:
-    """By what ratio a point must get worse before a member of ``front`` is nowhere worse: float64[point].
-
-    Above 0: nothing on the front dominates it (the additive epsilon of Zitzler et al., IEEE TEVC 7(2), 2003, of
-    relative costs).
+    """float64[point]: by what ratio a point must get worse before a member of ``front`` is nowhere worse; above 0 if
+    none dominates it (additive epsilon of Zitzler et al., IEEE TEVC 7(2), 2003, of relative costs).
     """
     size = np.abs(front)[None] + np.abs(costs)[:, None]
     return ((front[None] - costs[:, None]) / np.where(size > 0, size, 1.0)).max(axis=2).min(axis=1)

@@ -56,10 +56,8 @@ def highest(
     fits: Callable[[float], bool], first: float, *, step: float = 2.0, wider: float = 1.0, fails: float = 0.0,
     least: float = 0.0, close: float = CLOSE_ENOUGH,
 ) -> float:  # fmt: skip
-    """The highest rate that fits, to within a ratio ``close``; 0 where none does.
-
-    ``first``: a guess, raised or lowered by the factor ``step`` until the rate is bracketed, ``wider`` times as far
-    each time; ``least``, ``fails``: rates that are known to fit and not to.
+    """The highest rate that fits, to within a ratio ``close``; 0 where none does. ``first``: a guess, moved by the
+    factor ``step``, ``wider`` each time, until bracketed; ``least``, ``fails``: known to fit and not to.
     """
     low, high, rate = least, fails, first
     for _ in range(MOST_STEPS):

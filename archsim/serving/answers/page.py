@@ -89,10 +89,8 @@ def write_outcome(
     table: tables.Table | None = None,
     answer: str = "",
 ) -> None:
-    """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.
-
-    ``loaded``: of the outcome, and of those that it is compared with; ``policies``: outcomes to compare with, the first
-    its own; ``beside``: further files of the folder; ``table``: of its runs; ``answer``: its first sentence.
+    """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. ``loaded``: loads of the outcome
+    and those beside it; ``policies``: outcomes, the first its own; ``beside``: further files; ``table``: of its runs.
     """
     files.own_folder(folder)
     tables.write_csv_stream(folder / "requests.csv", bench_json.REQUEST_COLUMNS, bench_json.request_rows(outcome))

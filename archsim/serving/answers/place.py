@@ -1,7 +1,5 @@
-"""From recorded loads to a placement that a serving engine can start with (``ar.place``, ``archsim place``).
-
-Loads are split in time: the placement is chosen on the first part and judged on the last; its costs are counted, and
-its files written.
+"""From recorded loads to files of a placement that an engine can start with (``archsim place``): chosen on the first
+part of the time, tested on the last.
 """
 
 from __future__ import annotations

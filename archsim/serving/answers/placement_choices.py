@@ -1,7 +1,5 @@
-"""Policies that choose the expert in every slot: the placements of ``archsim.balancers`` in equal slots for all ranks.
-
-Engines give every layer and rank the same number of slots. Where a policy leaves slots free, each holds a further
-copy of an expert whose copies are all on that rank, which changes no load.
+"""The placements of ``archsim.balancers`` in equal slots for all ranks, as engines have them: a free slot holds a
+further copy of an expert whose copies are all on that rank, which changes no load.
 """
 
 from __future__ import annotations
@@ -69,10 +67,8 @@ def policy_named(name: str) -> Chooser:
 
 
 def fill_slots(held: list[np.ndarray], slots: int, load: np.ndarray) -> np.ndarray:
-    """int64[slot]: what each rank holds, its free slots filled as this module says.
-
-    held[rank]: experts. load[expert]: where a rank has no expert of its own alone, the one with the least load per
-    copy is repeated.
+    """int64[slot]: what each rank holds, free slots filled. held[rank]: experts. load[expert]: without an expert of its
+    own alone, a rank repeats the one with the least load per copy.
     """
     each = slots // len(held)
     copies = np.bincount(np.concatenate(held), minlength=len(load))

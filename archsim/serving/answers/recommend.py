@@ -1,10 +1,6 @@
-"""Recommends how to serve a model. It finds the engine, GPU, parallel sizes, precision, batch limits and pools that
-serve the most requests within limits and a budget, or at the least price or energy, and says how sure that is.
-
-The engines and their batch limits are those of a search (`archsim.serving.answers.search`). Here a search races: the
-rate of all sizes is estimated from the times of their iterations, the best of each engine are served at rates that
-bisection chooses, the best of these with other batch limits, and what is left on a grid of rates. A run has so many
-requests that a queue which grows shows: RESIDENCES times those that are in the engine at a time.
+"""Recommends the engine, GPU, parallel sizes, precision, batch limits and pools that serve the most requests within
+limits and a budget, or at the least price or energy, and says how sure that is. A search races: rates of all sizes are
+estimated, the best served by bisection, then with other limits, then on a grid of rates.
 """
 
 from __future__ import annotations

@@ -336,10 +336,9 @@ def _offered_rate(found: Recommendation) -> float:
 
 
 def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Path] = ()) -> list[Path]:
-    """The files to start the best with: ``serve.yaml`` of ``archsim serve``, ``start.sh`` with the engine's arguments,
-    ``index.html`` with a Pareto figure, ``kubernetes.yaml`` and ``llm-d.yaml`` (`archsim.serving.answers.kubernetes`),
-    TensorRT-LLM's options, a placement of experts where ``loads`` were recorded, and ``recommendation.json`` and
-    ``configurations.csv`` with what was compared. Raises PlacementError and TraceError for loads.
+    """The files to start the best with: ``serve.yaml``, ``start.sh``, ``index.html``, ``kubernetes.yaml``,
+    ``llm-d.yaml``, TensorRT-LLM's options, a placement where ``loads`` were recorded, ``recommendation.json`` and
+    ``configurations.csv``. Raises PlacementError and TraceError for loads.
     """
     import yaml
 

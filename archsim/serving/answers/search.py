@@ -134,11 +134,9 @@ def search(
     folder: Path | None = None,
     kept: Callable[[Sequence[ConfigurationResult]], None] = lambda found: None,
 ) -> list[ConfigurationResult]:
-    """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
-    refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
-    ``report``: gets what is served, of how many. ``jobs``: processes that serve. ``folder``: keeps what was served,
-    where a later search finds it, also after Ctrl-C. ``kept``: gets all configurations so far, whenever there are more.
-    Raises SpecError for none, and for pools apart; FailedRuns.
+    """Every configuration: by the highest rate where it was found, then goodput and throughput; refused ones last.
+    ``report``: hears progress; ``jobs``: processes; ``folder``: keeps what was served; ``kept``: gets all
+    configurations so far. Raises SpecError for none, and for pools apart; FailedRuns.
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(

@@ -299,11 +299,9 @@ def find_sure(
     plan: ServePlan, samples: int, folder: Path | None, watcher: sweep.Watcher | None = None, jobs: int | None = None,
     names: Sequence[str] = (), refused: Callable[[str, str], None] | None = None, most_tokens: float = np.inf,
 ) -> ServedSure:  # fmt: skip
-    """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them;
-    ``jobs``: runs that are served at a time (default: available cores); ``names``: of the runs; ``refused``: gets the
-    name of a run that cannot be served, and why; ``most_tokens``: of all runs in worlds together, which have the first
-    requests alone where all of them have more. Raises ArchsimError for too few samples, and for a plain file that
-    cannot be served; FailedRuns.
+    """Serve the runs of a plan in samples, kept in ``folder``/worlds; ``jobs`` at a time (default: cores); ``names``:
+    of the runs; ``refused``: gets a run that cannot be served, and why; ``most_tokens``: of all runs together, cut to
+    first requests. Raises ArchsimError for too few samples or a plain file that cannot be served; FailedRuns.
     """
     refuse_few(samples)
     if folder is None:

@@ -1,7 +1,5 @@
-"""The highest rate that a deployment sustains within its limits, and its range in samples.
-
-An engine that was measured takes f times as long at all it does in a sample, so that its rate there is read off the
-times without a draw (`archsim.serving.answers.chances`). The rate of others is found anew in each sample.
+"""The highest rate that a deployment sustains within its limits, with its range: of a measured engine from times
+without a draw (`archsim.serving.answers.chances`); of others found anew in each sample.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Timeline of served requests in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) opens.
-
-A worker (engine) is a process: its iterations are one thread, with the experts' part in the arguments; its use of KV
-and its queue are counters. Requests are asynchronous slices: queued, prompt, decode, one after the other.
+"""Timeline of served requests in the Trace Event Format (https://ui.perfetto.dev): an engine is a process with a thread
+of iterations and counters of KV and queue; requests are asynchronous slices: queued, prompt, decode.
 """
 
 from __future__ import annotations
