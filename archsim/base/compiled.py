@@ -193,9 +193,7 @@ def for_shipping(kept: Path) -> dict[str, str]:
 
 
 def ship(kept: Path, folder: Path) -> int:
-    """Write machine code that processes have left in ``kept`` to a folder that travels with the package: by room, and
-    with what `shipped_code` compares. Returns the number of functions.
-    """
+    """Copy machine code of ``kept`` to a folder of the package, by room; returns the number of functions."""
     folder.mkdir(parents=True, exist_ok=True)
     for room in (each for top in (PACKAGE, PACKAGE.with_name("microarch")) for each in (top, *top.rglob("*"))):
         written = kept / _CacheLocator.get_suitable_cache_subpath(str(room / "any.py"))

@@ -36,9 +36,7 @@ Result = TypeVar("Result")
 
 
 def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield work(item) in order of the items; at most 2·jobs are in flight. ``work`` should release the GIL. What it
-    raises is raised here, and items not started by then are dropped.
-    """
+    """Yield work(item) in order, at most 2·jobs in flight. What it raises ends it; ``work`` should release the GIL."""
     if jobs <= 1:
         yield from map(work, items)
         return

@@ -154,6 +154,5 @@ class Quantity:
         return self.distribution.exact
 
     def narrowed(self) -> Quantity:
-        """The same number, known exactly."""
         known = Distribution(self.distribution.shape, self.value, self.value, self.value)
         return replace(self, distribution=known)

@@ -67,9 +67,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_json(result: Any) -> None:
-    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null. What its encoding
-    lacks is escaped.
-    """
+    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null."""
     text = json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -97,10 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
-    """Say on stderr that the command waits for the compiler, and about how long, where kernels of these groups of
-    ``archsim.base.code_digest.KERNELS``, and those of an experiment (of any where nothing is given), are not compiled
-    yet; lines on silence count them, too.
-    """
+    """Say on stderr about how long the command waits for the compiler, for kernels of these groups."""
     from archsim.cli.heartbeat import LEAST_TOLD_S, Heard
 
     groups = list(expected)

@@ -92,7 +92,6 @@ def _statistics_of(trace: Trace, pairs: list[int]) -> dict[str, float]:
 
 
 def _spread_pairs(name: str, requests: int, layers: int, seed: int) -> tuple[Trace, list[int]]:
-    """Routing of a preset in so many pairs of adjacent MoE layers."""
     traffic = load_traffic(name, library.load_model(name))
     assert isinstance(traffic, TrafficModel)
     first = np.unique(np.linspace(0, len(traffic.layer_ids) - 2, layers).astype(int))
@@ -190,9 +189,7 @@ def placed_by_load(model: str, gpus: int, imbalance: dict[str, Any], layers: int
 
 
 def shared_by_graph(spread: float = 0.3, draws: int = 100, seed: int = 0) -> Rows:
-    """A row a graph of DeepSeek's LPLB, whose edges are redundant experts: ``max_over_mean`` of the GPUs after the
-    linear programme, and ``before`` it. Loads of experts are normal (1, spread).
-    """
+    """A row a graph of DeepSeek's LPLB: ``max_over_mean`` of GPUs and ``before``; loads are normal (1, spread)."""
     generator = np.random.default_rng(seed)
     rows = []
     for name, edges in _GRAPHS.items():

@@ -86,7 +86,6 @@ class Claims(tables.Shown):
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """Ids of those that are out of scope."""
         return tuple(name for part in self.paper.outside for name in papers.listed_ids(part.ids))
 
 

@@ -27,9 +27,7 @@ CELL = ["model", "dtype", "ep", "pairs", "active"]
 def layer_cases(
     calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements, gpu: str | None = None
 ) -> pd.DataFrame:
-    """One row per cell and library, and per cell and FASTEST. ``named``: the calibration; ``gpu``: whose measurements,
-    by default its own. ``law_error``: of the engine against the curve.
-    """
+    """A row per cell and library, and FASTEST. ``gpu``: whose measurements; ``law_error``: against the curve."""
     gpu = gpu or calibration.gpu
     cells = measured_cells(measurements, gpu)
     found = [

@@ -115,7 +115,6 @@ class MeshValidation(Shown):
         return f"MeshValidation({len(self.judged)} cases, {len(self.ratios)} ratios, {len(self.unread)} files unread)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per case, ratio and null model."""
         return cases_of(self)
 
     @property
@@ -205,7 +204,6 @@ def _judge(
 
 
 def _ns_of(law: EndpointLaw, case: Case, vectors: Mapping[str, float]) -> float:
-    """The time of a case as a run of a machine with its links has it."""
     return law.time_ns(vectors, case.vector_bytes, case.links, case.links * case.link_bytes_per_s)
 
 

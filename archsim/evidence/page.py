@@ -43,7 +43,6 @@ class EvidenceTable(NamedTuple):
             yield "  ".join([*texts, *numbers]).rstrip()
 
     def markdown(self) -> list[str]:
-        """Lines of a table."""
         marks = ["---"] * self.texts + ["---:"] * (len(self.names) - self.texts)
         return [f"| {' | '.join(row)} |" for row in (self.names, marks, *self.rows)]
 

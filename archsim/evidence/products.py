@@ -128,10 +128,7 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
-    """Shapes, judged by a table fitted without them; ``folds``-fold (with few shapes, at most FOLDS_OF_FEW).
-
-    Tables of fewer than LEAST_SHAPES shapes are skipped.
-    """
+    """Shapes beside a table fitted without them, ``folds``-fold, FOLDS_OF_FEW with few; not below LEAST_SHAPES."""
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
         shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))

@@ -53,7 +53,6 @@ class TrustedPart:
 
     @property
     def typical(self) -> float:
-        """Median error, as a share."""
         return float(np.median(np.abs(self.factors - 1)))
 
     @property

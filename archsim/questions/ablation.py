@@ -217,7 +217,6 @@ def _waterfall(
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows are equal except for the names of their assumption sets."""
     named = ("assumptions", "run")
     return {key: value for key, value in one.items() if key not in named} == {
         key: value for key, value in other.items() if key not in named

@@ -115,7 +115,6 @@ class BlockWorth(Shown):
 
     @property
     def gains(self) -> tuple[float, float]:
-        """Lowest and highest change of throughput."""
         every = [row.gain for row in self.rows]
         return min(every), max(every)
 
@@ -209,7 +208,6 @@ class BlockWorth(Shown):
         )  # fmt: skip
 
     def to_pandas(self) -> DataFrame:
-        """One row per pair of runs."""
         return frame_of(self.rows)
 
     def __repr__(self) -> str:

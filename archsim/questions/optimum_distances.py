@@ -74,9 +74,7 @@ class Bounds:
 
 
 def distances(replay: loop.Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
-    """Run all steps; bound at most ``most_steps``, evenly spread (None: all). ``replay``: of `Simulator.replay`. Raises
-    ArchsimError for more than 128 dies, and for experts with several holders.
-    """
+    """Run all steps; bound at most ``most_steps`` (None: all). ArchsimError for > 128 dies, several holders."""
     engine, demand = replay.engine, replay.demands
     assert isinstance(demand, RunDemand)
     builder = ProblemBuilder(engine.scenario, engine.policy.predictor is not None, int(demand.tokens.max()))

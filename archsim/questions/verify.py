@@ -71,7 +71,6 @@ class Verified(tables.Shown):
         return f"Verified({self.folder}: {self.rows:,} rows, {self.numbers:,} cells, {moved})"
 
     def to_pandas(self) -> DataFrame:
-        """One row per column that moved."""
         return frame_of(self.moved)
 
     def as_answer(self) -> Answer:

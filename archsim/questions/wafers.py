@@ -41,7 +41,6 @@ class Wafers:
 
     @property
     def name(self) -> str:
-        """What its wafers share, in a line."""
         return " ".join(value for value in self.shared.values() if value)
 
 

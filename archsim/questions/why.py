@@ -76,7 +76,6 @@ class Why(Shown):
     clock: str = ""  # what limits it, of a system with limits
 
     def to_pandas(self) -> DataFrame:
-        """One row per step, the slowest first."""
         return frame_of(self.rows)
 
     def lines(self) -> list[tuple[str, str]]:
@@ -319,7 +318,6 @@ def _with_lever(one: ExperimentSpec, what: str) -> ExperimentSpec:
 
 
 def _scale(part: Any, names: tuple[str, ...], by: float) -> None:
-    """Multiply the quantities of these names, at any depth."""
     for key, value in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
         if key in names and isinstance(value, str) and (written := as_written(value)) is not None:
             part[key] = f"{written.number * by!r} {written.unit}"

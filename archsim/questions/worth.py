@@ -73,7 +73,6 @@ class Worth(Shown):
     worlds: GainInWorlds | None = None  # the gain in many worlds
 
     def to_pandas(self) -> DataFrame:
-        """One row per deployment served."""
         return frame_of(self.rows)
 
     @property

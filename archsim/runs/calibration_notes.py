@@ -80,7 +80,6 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
 
 
 def _takes_scaled_law(row: Mapping[str, Any]) -> bool:
-    """Whether GEMMs take the law of another chip."""
     return GEMMS_OF in str(row.get("stand_ins") or "")
 
 

@@ -110,7 +110,6 @@ class PowerState(NamedTuple):
 
     @property
     def throttled_share(self) -> float:
-        """Share of the time in which the clock is below the full one."""
         slow = sum(each.time_ns for each in self.classes.values() if each.clock < 1)
         return slow / self._time_ns if self.classes else 0.0
 
@@ -190,9 +189,7 @@ def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> 
 
 
 def _sent(link_bytes: np.ndarray, fabric: Fabric) -> np.ndarray:
-    """float64[die]: bytes times links, of the die where a link begins, else of that where it ends; of an edge that is
-    held both ways, half of each end.
-    """
+    """float64[die]: bytes times links, of the die where a link begins, else ends; half of each end if both hold it."""
     sent = np.zeros(fabric.dies)
     if len(link_bytes) == fabric.links:
         ends = [(fabric.link_src, fabric.link_dst, 1.0)]
@@ -216,9 +213,7 @@ class PowerLimits:
         self._heat = _heat_of(system, self.costs, estimates) if system.cooling is not None else None
 
     def at(self, load: DieLoad, clock: float | np.ndarray) -> ClassPower:
-        """Power and temperatures with ``clock``, a share of the full one (or float64[die] of them), at which ``load``
-        has been simulated.
-        """
+        """Power and temperatures with ``clock`` (share, or float64[die]), at which ``load`` was simulated."""
         known, seconds = self._known, load.time_ns / NS_PER_S
         volt = voltage(np.asarray(clock), known["lowest_voltage"])
         blocks = {name: joule * (volt**2 if name in CORE else 1.0) / seconds for name, joule in load.joule.items()}
@@ -364,9 +359,7 @@ WORKS = {
 
 
 def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[ClassPower, bool]:
-    """The machine at these shares of its peaks at the highest clock within its limits, and whether there is one; else
-    at the lowest clock. Arrays do less with a lower clock, HBM and links do not.
-    """
+    """(machine at the highest clock within its limits, else the lowest, whether there is one); HBM and links stay."""
     system, costs = limits.system, limits.costs
     links = build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum() / system.d2d.efficiency * NS_PER_S / system.dies
     read = bandwidths * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
@@ -620,5 +613,4 @@ class _SearchEach(_Search):
 
 
 def _told_apart(clocks: np.ndarray) -> Clock:
-    """One clock where all dies have the same."""
     return int(clocks[0]) if (clocks == clocks[0]).all() else tuple(clocks.tolist())

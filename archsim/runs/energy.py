@@ -136,9 +136,7 @@ WAITING = ("idle", "busy")  # of microarch.silicon.energy.run_energy: what time 
 def iteration_energy(
     scenario: Scenario, activity: Activity, machine: SystemHardware, iteration_ns: float | None
 ) -> dict[str, float | None]:
-    """Columns of J a token, coefficients of energy at their values, low and high bounds; None where the whole iteration
-    is not known. ``activity``: of the run.
-    """
+    """J a token, at values, low and high bounds; None for unknown iterations. ``activity``: of the run."""
     found: dict[str, float | None] = {}
     for end, bound in (("", "value"), ("_low", "low"), ("_high", "high")):
         found[f"iteration_energy_per_token_j{end}"] = None

@@ -1,4 +1,4 @@
-"""Turns an experiment, a sweep with or without axes, into its runs: the points that meet the constraints and can run."""
+"""Turns an experiment, with or without axes, into its runs: the points that meet the constraints and can run."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class RunMaker:
         self._presets: set[tuple] = set()
 
     def runs(self, points: Iterable[Point], details: bool = False) -> list[Run]:
-        """The runs of points, in order; those without special needs share a demand. ``details``: of `Run`. TraceError."""
+        """The runs of points, in order; those without special needs share a demand. ``details``: of `Run`."""
         points = list(points)
         most: dict[tuple[int, int, int], tuple[int | None, PolicySpec | None]] = {}
         needed = [(_traffic(point), *_needs(point)) for point in points]
@@ -267,7 +267,6 @@ class Selection:
             yield points, self.maker.runs(points, details)
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, in the order of the results."""
         return tuple(self.maker.runs(map(self.plan.point, self.kept)))
 
 

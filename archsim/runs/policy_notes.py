@@ -98,9 +98,7 @@ def _endpoints(rows: list[Mapping[str, Any]]) -> list[str]:
 
 
 def grown(row: Mapping[str, Any], ep: Mapping[str, Any], slower: float) -> tuple[Cause, float] | None:
-    """The cause on the critical path that grew most, and by what share of the time under ``ep``; ``slower``: time over
-    that time. None where nothing tells what bounds a run.
-    """
+    """The cause that grew most, and its share of the time under ``ep``; ``slower``: time over that; or None."""
     shares = {cause: f"bound_{cause.column}" for cause in CAUSES}
     if not all(any(each.get(column) for column in shares.values()) for each in (row, ep)):
         return None

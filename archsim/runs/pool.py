@@ -112,7 +112,6 @@ def _end_with_parent() -> None:
 
 
 def _receive(stream: BinaryIO, requests: queue.SimpleQueue[Any]) -> None:
-    """Receive requests until the input ends."""
     try:
         while True:
             requests.put(pickle.load(stream))

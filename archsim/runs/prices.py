@@ -266,9 +266,7 @@ def carrier_note(name: str, share: float) -> str:
 def _price_system(
     system: SystemSpec, leaving: Any, decision: AreaAndPower, stacks_per_die: Any, coefficients: Coefficients
 ) -> SystemHardware:
-    """A machine with its price; of many that differ in rates, areas and stacks, these and prices are float64[machine].
-    ``leaving``: bytes per ns of all links together.
-    """
+    """A machine with its price, of many float64[machine]. ``leaving``: bytes per ns of all links together."""
     leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
     area = dict(die_area.die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area))
     side_mm2 = die_area.interface_of(system, coefficients.area)

@@ -68,9 +68,7 @@ class Results(Shown):
         self._read, self.folder, self._write_page, self.answer = read, folder, write_page, answer
 
     def page(self, folder: str | Path) -> Path:
-        """Write the report to ``folder``; returns ``index.html``. Runs come from the cache or are simulated again.
-        Raises ArchsimError for results that were read from a folder.
-        """
+        """Write the report to ``folder``; returns ``index.html``. ArchsimError for results from a folder."""
         if self._write_page is None:
             where = f": {self.folder / 'index.html'}" if self.folder else ""
             raise ArchsimError(f"these results were read, not simulated; their page is beside them{where}")
@@ -340,10 +338,7 @@ def seal(folder: Path, *files: str) -> None:
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(facts, experiment) of a report that nobody has changed.
-
-    Raises ArchsimError that names the digest that is false, or what is not there; SpecError as reading YAML does.
-    """
+    """(facts, experiment) of an unchanged report. ArchsimError names a false digest or a missing file; SpecError."""
     with manifest_blamed(folder / MANIFEST):
         data = dict(yaml.read_yaml(inside(folder, MANIFEST)).data)
     facts = data.pop(MANIFEST_KEY, None) or {}

@@ -15,9 +15,7 @@ UNBALANCED = 1.5  # load of the busiest die over the mean
 
 
 def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every system (or all, if many) with runs over FAR times their roofline, and the farthest; without
-    policy ``base`` where others ran.
-    """
+    """A sentence for every system with runs over FAR times their roofline; without ``base`` beside others."""
     rows = [row for row in rows if row.get("over_roofline")]
     others = [row for row in rows if row["policy"] != "base"] or rows
     systems: dict[str, list[Mapping[str, Any]]] = {}

@@ -76,9 +76,7 @@ class Job(Protocol):
         ...
 
     @property
-    def name(self) -> str:
-        """The job in words, for messages."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def cacheable(self) -> bool:
@@ -94,9 +92,7 @@ class Job(Protocol):
         """The record, simulated now. Raises ArchsimError."""
         ...
 
-    def summary(self, row: Mapping[str, Any]) -> str:
-        """The result in one line."""
-        ...
+    def summary(self, row: Mapping[str, Any]) -> str: ...
 
     # What says which worker does a job next (`archsim.runs.run_queue.RunQueue`). A job may leave it all as it is here.
 
@@ -163,9 +159,7 @@ class DemandSpec:
 
     @cached_property
     def family(self) -> tuple | None:
-        """Equal for demands that differ in their batch alone, of which one may be the beginning of another; None where
-        a request's routing depends on how many there are.
-        """
+        """Equal for demands that differ in batch alone; None where routing depends on how many there are."""
         extended = isinstance(self.workload.trace, str) and self.workload.extend != "redraw"
         return None if extended else (*self.key[:2], *self.key[3:])
 
@@ -256,7 +250,6 @@ class Run(Scenario, Job):
         return workspace.of(self.simulator).record(self, self.details)
 
     def warm_up(self, workspace: Workspace) -> None:
-        """Run the first request for one decode step."""
         workspace.of(self.simulator).warm_up(self)
 
     def gather(self, workspace: Workspace, together: Sequence[Job]) -> None:

@@ -50,10 +50,7 @@ class RunQueue(Generic[AnyJob]):
         self._changed = threading.Condition()
 
     def next(self, worker: int) -> Task[AnyJob] | None:
-        """The next job of a worker (0, 1, …), or None when none waits.
-
-        Blocks while all waiting jobs need a kernel that is being compiled, or groups that are being gathered.
-        """
+        """The next job of a worker (0, 1, …), or None; blocks while all need what is being compiled or gathered."""
         with self._changed:
             while self._waiting:
                 group = self._last.get(worker)

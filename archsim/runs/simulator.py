@@ -56,7 +56,6 @@ class Remembered(trace.Derived):
 
     @property
     def itself(self) -> trace.TokenSource:
-        """The traffic that is remembered."""
         return self.source
 
     def __getattr__(self, name: str) -> Any:  # what a kind of traffic has of its own
@@ -300,7 +299,6 @@ def _is_users(spec: DemandSpec) -> bool:
 
 
 def _entry_of(source: trace.TokenSource, spec: DemandSpec) -> str:
-    """Names a demand in the cache."""
     traffic, workload = source.digest, spec.workload
     if not isinstance(workload.trace, str):
         traffic += f" {generated_digest(workload, spec.model)}"

@@ -99,9 +99,7 @@ def compare_deployments(
     rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for less than
-    two, for a key that a file does not have, and for a price that is not known.
-    """
+    """Files, with every combination of ``vary`` or of their ``sweep:``. SpecError: < 2, keys, prices."""
     if equal in ("w", "mm2"):
         raise errors.SpecError(f"--equal {equal}: deployments are compared by machines, devices or usd")
     points: list[serving_files.Serving] = []

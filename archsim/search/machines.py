@@ -65,7 +65,6 @@ class Way(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Groups of ranks with requests of their own, of one engine."""
         return self.engine.dies // self.tp
 
     @property
@@ -109,7 +108,6 @@ class Used(NamedTuple):
         return Curve(token, self.way.engines * batch / token * 1e9, first)
 
     def nominal(self, output: float) -> Curve:
-        """The curve without a draw."""
         return self.curve(output, np.ones((1, len(self.batches))), np.ones(1))
 
 
@@ -124,7 +122,6 @@ class Machine(NamedTuple):
 
     @property
     def system(self) -> SystemSpec:
-        """One machine."""
         return self.base.systems[0]
 
 

@@ -126,9 +126,7 @@ def _system_named(name: str) -> str:
 
 
 def _of_gpus(machines: Sequence[str], gpus: int) -> Side:
-    """So many GPUs: the smallest of some machines that has them, or a part of it, as `archsim recommend` takes them;
-    several of the largest. Raises SpecError for what is neither.
-    """
+    """The smallest machine with so many GPUs, or a part of it, or several of the largest. SpecError for neither."""
     from archsim.serving.expert_groups import part_of
 
     every = {name: load_system(name) for name in machines}

@@ -78,7 +78,6 @@ class ServedWhy(tables.Shown):
         return "\n".join([self.sentence, *self.outcome.why_slow, *lines])
 
     def to_pandas(self) -> Any:
-        """One row per change that was tried."""
         import pandas
 
         return pandas.DataFrame(list(self.levers), columns=list(ServedLever._fields))

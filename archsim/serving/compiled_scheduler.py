@@ -63,6 +63,5 @@ def _of_user(own: Callable[..., None], values: tuple[float, ...], signature: Any
 
 
 def _values(own: Callable[..., None], params: Mapping[str, float]) -> tuple[float, ...]:
-    """Of the parameters of a user's function, in its order."""
     named = list(inspect.signature(own).parameters.values())[ARGUMENTS:]
     return tuple(float(params.get(each.name, each.default)) for each in named)

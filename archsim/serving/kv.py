@@ -159,9 +159,7 @@ def _keep(state: ServingState, store, piece):
 
 @outer
 def insert(state: ServingState, k, r, limits: SchedulerLimits):
-    """Put computed pieces of a prompt, and of its output where a later turn repeats it, into the cache; what another
-    request has put there stays private.
-    """
+    """Put computed pieces of a prompt, and of repeated output, into the cache; what another put there stays private."""
     request = state.requests[r]
     full = request.computed // limits.block_tokens * limits.block_units
     while request.hashed < request.piece_to - request.piece_from:

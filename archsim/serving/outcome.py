@@ -124,7 +124,6 @@ class Outcome(Shown):
 
     @property
     def unsteady_notes(self) -> tuple[str, ...]:
-        """Why its numbers are not those of a steady state."""
         return tuple(each for each in (self.measures.saturated, self.measures.unsteady) if each)
 
     @property

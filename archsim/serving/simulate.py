@@ -63,7 +63,6 @@ class Progress(NamedTuple):
         self.say(f"{self.what}: {text}" if self.what else text, share)
 
     def of(self, what: str) -> Progress:
-        """The same, of a part named so."""
         return Progress(self.say, what)
 
 
@@ -330,7 +329,6 @@ def _apart(requests: Requests, served: Callable[[Requests], Served]) -> Requests
 
 
 def _fault(state: ServingState, ended: int) -> str:
-    """What a scheduler did that cannot be."""
     totals = state.totals[0]
     if ended == loop.FAILED:
         at = "" if totals["failed"] == RAISED else f" request {totals['failed_at']}"

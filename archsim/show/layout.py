@@ -37,9 +37,7 @@ def arrange(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[Sequ
 
 
 def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, At]:
-    """(column, row) of every node. Dies fill rows by number; other nodes stand right of their linked dies in one row,
-    below those in one column, else below all dies, or at the next free position.
-    """
+    """(column, row) of every node: dies in rows by number, others right of or below their linked dies."""
     at = {die: (die % width, die // width) for die in range(dies)}
     around: dict[int, set[int]] = {}
     for src, dst in links:

@@ -26,7 +26,6 @@ class Plots:
         return f"Plots({', '.join(self.names())})"
 
     def names(self) -> list[str]:
-        """The figures that these results have."""
         rows = self._results.runs.rows
         return [*(name for name, drawn in OF_RUNS.items() if drawn(rows) is not None), "dies"]
 

@@ -91,7 +91,6 @@ class Figure:
         return 260
 
     def left_px(self) -> float:
-        """Room for the labels on the left of a panel."""
         return 58.0
 
     def names_px(self, field: str, most: float = 240.0) -> float:
@@ -179,7 +178,6 @@ class Figure:
 
     @property
     def spoken(self) -> str:
-        """For screen readers."""
         panels = ", ".join(map(str, self._values(self.panel))) if self.panel else ""
         return f"{self.question} {self.x.title}{f': {panels}' if panels else ''}"
 

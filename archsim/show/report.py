@@ -169,11 +169,9 @@ class Report:
         return [place for place in order if place in self._at]
 
     def at(self, place: Panel) -> list[Row]:
-        """The runs of a place, ordered by batch and policy."""
         return self._at.get(place, [])
 
     def shown(self) -> list[Row]:
-        """The runs that figures show."""
         return [run for place in self.places() for run in self.at(place)]
 
     def of_system(self, name: str) -> list[Row]:

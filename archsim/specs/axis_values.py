@@ -237,7 +237,6 @@ class RangeValues(Sequence):
         return self._of._written(self._numbers[index])
 
     def numbers(self) -> list[float]:
-        """All values in the base unit."""
         return self._numbers
 
     @property

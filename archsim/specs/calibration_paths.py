@@ -16,9 +16,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found: bool = True) -> None:
-    """Make paths of calibrations and speeds in the system at ``keys`` relative to the current directory. Raises
-    SpecError for a missing file, unless ``all_found=False``.
-    """
+    """Make paths in the system at ``keys`` relative to here. SpecError if missing, unless not ``all_found``."""
     for path in (*KEYS, TABLE):
         inner = _mapping(tree, (*keys, *path[:-1]))
         name = inner.get(path[-1])

@@ -97,7 +97,6 @@ class Expression:
 
     @property
     def has_text(self) -> bool:
-        """Whether a word is quoted."""
         return "'" in self.text
 
     def value(self, lookup: Lookup) -> Any:

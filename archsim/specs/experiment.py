@@ -123,7 +123,6 @@ class ExperimentSpec(Spec):
 
     @property
     def runs(self) -> int:
-        """The number of combinations."""
         lists = (self.systems, self.models, self.workload.batch, self.policies, self.assumptions)
         return math.prod(map(len, lists))
 

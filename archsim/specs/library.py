@@ -209,9 +209,7 @@ def kind_of_file(source: Source) -> str:
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:
-    """The file at a path (of a report's folder: its manifest), or of the name of an experiment, else of a system, in
-    ``./configs``, then in the shipped configs. Raises SpecError for neither.
-    """
+    """The file at a path, or of an experiment's, else a system's name. Raises SpecError for neither."""
     if not isinstance(source, str | os.PathLike):
         raise errors.SpecError(
             f"{_short(source)} is of type {type(source).__name__}; expected the path of a YAML file, the name of an "

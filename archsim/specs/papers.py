@@ -337,7 +337,6 @@ class PaperSpec(fields.Spec):
         return self
 
     def guesses_of(self, group: ClaimGroup, row: ClaimRow) -> dict[str, float | str]:
-        """Every null model of a row, the group's first, with its value."""
         named = [(group.guessed or "the null model", None), *((null.name, null) for null in group.nulls)]
         found = {name: self.guess_of(group, row, null) for name, null in named}
         return {name: guess for name, guess in found.items() if guess is not None}

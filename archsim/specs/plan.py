@@ -312,7 +312,6 @@ class SweepPlan:
 
 
 def _absent(point: Point) -> frozenset[str]:
-    """Axes that do not apply to a point."""
     return point.variants["policy"].absent | point.variants["system"].absent
 
 

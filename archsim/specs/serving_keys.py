@@ -129,9 +129,7 @@ def _parallel_of(tree: yaml.Tree, side: yaml.Keys = ()) -> ParallelSpec:
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic: that
-    which is there, or one that replaces all policies; 0: none of these.
-    """
+    """EPLB, there or for all policies, with so many slots beyond one an expert, over all ranks; 0: none."""
     sides: list[yaml.Keys] = [()]
     if isinstance(tree.data.get("disaggregated"), dict):
         sides = [("disaggregated", side) for side in ("prefill", "decode")]

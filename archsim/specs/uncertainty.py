@@ -70,7 +70,6 @@ class LevelsSpec(fields.Spec):
 
     @property
     def learned(self) -> str:
-        """Where it comes from, and of how many points, in words."""
         return f"{self.source} ({self.points} points that no fit saw)" if self.points else self.source
 
     @property
@@ -124,7 +123,6 @@ class UncertaintySpec(fields.Spec):
 
     @staticmethod
     def table_of_experts(way: str, ranks: int) -> str:
-        """The table that says how far a law of experts on so many ranks is off."""
         return "wide_ep" if way == "nearest_shape" and ranks >= WIDE_EP else "moe"
 
     @model_validator(mode="after")

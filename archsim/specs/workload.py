@@ -258,7 +258,6 @@ class WorkloadSpec(Spec):
 
     @property
     def has_prompts(self) -> bool:
-        """Whether requests begin with a prompt, as recorded ones do."""
         return isinstance(self.trace, str) or self.trace.synthetic.prompt_tokens != 0
 
     def drawn(self, at: int) -> "WorkloadSpec":

@@ -23,7 +23,6 @@ class BestValue(NamedTuple):
 
     @property
     def flat(self) -> bool:
-        """Whether no value differs from the best, so that the key has no effect."""
         return self.worst in self.equal
 
 

@@ -110,9 +110,7 @@ def quick_worlds(
 
 
 def tie(pair: OptionPair, worlds: int) -> bool:
-    """Whether an order is a tie: it is sure in SURE of all worlds, and so many were drawn that the share of them is
-    known to its standard error, which counts against it.
-    """
+    """Whether an order is a tie: not sure in SURE of all samples, less the standard error of that share."""
     return pair.probability < SURE + float(np.sqrt(SURE * (1 - SURE) / worlds))
 
 

@@ -98,7 +98,6 @@ class ComparedOptions:
 
     @property
     def ratio(self) -> Interval:
-        """The ratio of the headline. With a single option, its time."""
         return self.options[0].ns if self.headline is None else self.headline.ratio
 
 

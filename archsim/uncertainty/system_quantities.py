@@ -133,7 +133,6 @@ def _kind(key: str, dimension: Dimension) -> str:
 
 
 def _is_belief(key: str, scenario: Scenario | None) -> bool:
-    """Whether a number is what a policy believes, not what the machine does."""
     return key == "system.compute.efficiency" and scenario is not None and scenario.assumptions.gemm != "roofline"
 
 

@@ -218,7 +218,6 @@ class ServedAccuracy(tables.Shown):
         return f"ServedAccuracy({summary(self)})"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per point."""
         import pandas
 
         return pandas.DataFrame([row_of(each) for each in self.judged])
@@ -300,7 +299,6 @@ def write_page(found: ServedAccuracy, path: Path) -> None:
 
 
 def _far_points(found: ServedAccuracy) -> Iterator[str]:
-    """Points that are far off, in words, the farthest first."""
     off = [(abs(error), at, error) for at, each in enumerate(found.judged) if (error := each.error("tpot")) is not None]
     for size, at, error in sorted(off, reverse=True)[:MOST_FAR]:
         each = found.judged[at]

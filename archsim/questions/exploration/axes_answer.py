@@ -201,9 +201,7 @@ def _cases(plan: SweepPlan, rows: Sequence[Row]) -> list[Case]:
 
 
 def _asked(plan: SweepPlan, axes: Axes, cases: Sequence[Case]) -> list[Ran]:
-    """The runs that are sampled: of every case that is named, the first design and the fastest ones, each with its
-    fastest policy, and both policies of the pair of the first case.
-    """
+    """The runs that are sampled: of every named case the first and the fastest designs, and the pair of the first."""
     found: dict[int, Ran] = {}
 
     def ask(runs: Sequence[Ran]) -> None:
@@ -301,7 +299,6 @@ def _whole_gain(drawn: Drawn, one: Ran, other: Ran) -> tuple[float, float, float
 
 
 def _ends(found: Interval, value: float) -> tuple[float, float, float]:
-    """The value without draws and its range, which has it inside."""
     return value, min(found.p05, value), max(found.p95, value)
 
 
@@ -389,9 +386,7 @@ def _tied(
 
 
 def _pair_of(plan: SweepPlan, axes: Axes, case: Case) -> tuple[str, str, str] | None:
-    """(policy with a part, the same without it, the part): of prediction, where the policy without it is fastest; None
-    without a key of numbers, or without such policies.
-    """
+    """(policy with a part, without it, the part): of prediction, where that is fastest; None without such policies."""
     if len(axes.keys) != 1 or len(plan.sweep.groups[axes.keys[0]].axes) != 1 or len(case.runs) < 2:
         return None
     label = _labels(plan, axes, case)

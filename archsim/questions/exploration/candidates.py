@@ -88,7 +88,6 @@ class Exploration(tables.Shown):
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """Names, in the order of the points."""
         return tuple(dict.fromkeys(point.model for point in self.points))
 
     def best(self, text: str | None, objective: str, model: str | None = None) -> Candidate | None:
@@ -129,9 +128,7 @@ def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
-    """Every objective of a run, NaN if it has none, for all MoE layers of the model: the time of decode is divided by
-    the share of layers that ran, so that throughput times energy is power.
-    """
+    """Every objective of a run, NaN if none, for all MoE layers: decode time over the share of layers that ran."""
     values = {name: np.nan if row[column] is None else 1.0 * row[column] for name, (column, _) in OBJECTIVES.items()}
     return values | {"time": values["time"] / _share(model, row)}
 

@@ -181,9 +181,7 @@ def _yielding(row: Row, yields: Mapping[int, float], index: int) -> Row:
 
 
 def _estimate_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: Any) -> _Cheap:
-    """The points that the analytical engine runs: all that the constraints keep; of a larger space those that a screen
-    leaves, where its points share plans, or that optuna proposes.
-    """
+    """The points that the analytical engine runs: all, or of a large space those of a screen or optuna."""
     spec = judge.spec
     if plan.combinations <= spec.analytical_runs:
         selection = select(plan, watcher.phase)

@@ -22,9 +22,7 @@ def sample_points(
     objectives: int,
     seed: int,
 ) -> list[Point]:
-    """At most ``count`` points that the constraints keep, by number. evaluate: costs of points, float64[objective]
-    each, infinite for a failure. Raises ArchsimError without optuna.
-    """
+    """At most ``count`` points, by number. evaluate: float64[objective] costs, infinite: failed. ArchsimError."""
     try:
         import optuna
     except ImportError:

@@ -80,7 +80,6 @@ class Screen:
                 yield block._replace(share=(at + block.share) / families)
 
     def _runs(self) -> Iterator[Run]:
-        """One of every family, its first point's."""
         for digits in product(*(range(self.plan.sizes[at]) for at in self._others)):
             number = sum(digit * self._strides[at] for digit, at in zip(digits, self._others, strict=True))
             yield from self._maker.runs([self.plan.point(number)])
@@ -103,7 +102,6 @@ class Screen:
 
     @cached_property
     def cells(self) -> dict[str, tuple[int, np.ndarray]]:
-        """Column of every rated axis → its group, and the cells of its digits."""
         columns = ((at, AxisColumn(axis)) for at, axis in self._axes())
         return {column.name: (at, np.array(column.cells())) for at, column in columns}
 

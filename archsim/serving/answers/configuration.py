@@ -27,7 +27,6 @@ class Configuration(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """The devices of all engines together."""
         prefill = self.prefill if self.decode else self.instances
         return prefill * self.parallel.devices + (self.instances - prefill) * (self.decode or self.parallel).devices
 

@@ -78,7 +78,6 @@ class PartOfSearch(Job):
 
     @cached_property
     def code(self) -> str:
-        """Digest of the code and the host constants that decide its numbers."""
         return code_of_serving(functions_of(self.serving), *_SOURCES)
 
     @property
@@ -98,7 +97,6 @@ class PartOfSearch(Job):
 
     @property
     def kernel(self) -> str:
-        """All share the loop over iterations."""
         return "serving"
 
     def summary(self, row: Mapping[str, Any]) -> str:

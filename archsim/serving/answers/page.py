@@ -149,7 +149,6 @@ def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
 
 
 def _first(measures: Measures) -> str:
-    """What a reader has to know with the first numbers."""
     return " ".join(each for each in (measures.saturated, measures.unsteady) if each)
 
 
@@ -529,7 +528,6 @@ def _write_pages(
 
 
 def _loads_of(run: ServeRun, records: dict[str, Record]) -> Loaded:
-    """What the page of a run shows of other loads."""
     own = {run.offered: run}
     around = [own.get(load) or at_load(run, load) for load in asked_loads(run)]
     loads = [OfferedLoad(each.offered, measures_of(records[each.key]["row"])) for each in around]

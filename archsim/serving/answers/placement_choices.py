@@ -67,9 +67,7 @@ def policy_named(name: str) -> Chooser:
 
 
 def fill_slots(held: list[np.ndarray], slots: int, load: np.ndarray) -> np.ndarray:
-    """int64[slot]: what each rank holds, free slots filled. held[rank]: experts. load[expert]: without an expert of its
-    own alone, a rank repeats the one with the least load per copy.
-    """
+    """int64[slot] filled. held[rank]: experts; a rank without an expert of its own repeats the least load[expert]."""
     each = slots // len(held)
     copies = np.bincount(np.concatenate(held), minlength=len(load))
     row = np.empty((len(held), each), np.int64)

@@ -204,9 +204,7 @@ def asked_of(
 def _mean_lengths(
     model: ModelSpec, prompt: float | None, output: float | None, spread: float
 ) -> tuple[float, float, str]:
-    """Mean tokens of prompts and of outputs, and a note. Those that a user leaves open (None) are the usual ones, or
-    shorter, so that the longest request that is drawn fits the model's positions.
-    """
+    """Mean tokens of prompts and outputs (None: usual, or what fits the model's positions), and a note."""
     usual: tuple[float, float] = (prompt or INPUT_TOKENS, output or OUTPUT_TOKENS)
     positions = model.extended_positions or model.positions
     if positions is None:

@@ -156,7 +156,6 @@ class PartOfRace(PartOfSearch):
 
     @property
     def name(self) -> str:
-        """That of the configuration."""
         return self.tried.choice.name
 
     def find(self, engines: SharedEngines) -> dict[str, Any]:

@@ -77,7 +77,6 @@ class ServeRun(Job):
 
     @cached_property
     def code(self) -> str:
-        """Digest of the code and the host constants that decide its numbers."""
         return code_of_serving(self.functions)
 
     @property
@@ -94,7 +93,6 @@ class ServeRun(Job):
 
     @property
     def kernel(self) -> str:
-        """All runs share the loop over iterations."""
         return "serving"
 
     def simulate(self, workspace: Workspace) -> Record:
@@ -108,7 +106,6 @@ class ServeRun(Job):
         return record | {"served": pack(outcome.served)} if self.details else record
 
     def record(self, outcome: Outcome | None, wall_s: float, refused: str = "") -> dict[str, Any]:
-        """The record of an outcome, or of none, without details."""
         row = self.row(outcome.measures, outcome.deployment) if outcome else self.row(None, None, refused)
         row["broken_laws"] = physical_laws.find_broken(iter(outcome.broken_laws), self.name) if outcome else None
         return {"run": self.key, "row": row, "host": {"wall_s": wall_s}}
@@ -119,7 +116,6 @@ class ServeRun(Job):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The functions of the user's that take part."""
         return functions_of(self.serving)
 
     @property
@@ -306,7 +302,6 @@ class ServePlan(NamedTuple):
             yield from _idle(list(sweep.zip), rows, self.first.axes, said, self._why(list(sweep.zip)))
 
     def _why(self, names: list[str]) -> str:
-        """Why an axis changes no result, where it does not."""
         if names == ["scheduler.chunked_prefill"]:
             budgets = [(each, each.spec.scheduler.max_num_batched_tokens) for each in self.points]
             if all(int(requests_of(each).input.max()) <= budget for each, budget in budgets):
