@@ -15,20 +15,11 @@ from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.model.checkpoints import is_hub_id
+from archsim.serving.answers import question
 from archsim.serving.answers.chances import factors_of
 from archsim.serving.answers.configuration import SIZES, Configuration, describe_sizes, with_choice
 from archsim.serving.answers.highest_rate import TIMES, WITHIN
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
-from archsim.serving.answers.question import (
-    ENERGY,
-    NAMES,
-    PRICE,
-    THROUGHPUT,
-    Asked,
-    SearchedServing,
-    describe_limits,
-    file_of,
-)
 from archsim.serving.answers.race import RESIDENCES
 from archsim.serving.answers.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, gpus_of_host, options_file, script
 from archsim.serving.file_requests import requests_of
@@ -46,7 +37,7 @@ FULL_REQUESTS = 2000  # of the run that is shown, at least
 class Recommended:
     """One configuration that was compared."""
 
-    kind: SearchedServing
+    kind: question.SearchedServing
     choice: Configuration  # with instances on all GPUs of its offer, or as many as the asked rate needs
     rate_per_s: float  # requests a second of all instances
     low: float  # 10th percentile of the rate of a real system, requests a second
@@ -93,7 +84,7 @@ COLUMNS = {
 class Recommendation(Shown):
     """The configurations that were compared, the best first."""
 
-    asked: Asked
+    asked: question.Asked
     best: Recommended  # the most likely best
     others: tuple[Recommended, ...]  # in order of probability, then of what was asked
     # Of one engine of the best, or of its pools, at LOADED of its rate, or at the asked rate; rates are of all engines.
@@ -113,7 +104,6 @@ class Recommendation(Shown):
         return Table(dict(COLUMNS), tuple(each.row() for each in (self.best, *self.others)))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per configuration that was compared, the best first."""
         return self.table.to_pandas()
 
     def __repr__(self) -> str:
@@ -133,7 +123,7 @@ class Recommendation(Shown):
 LOADED = 0.95  # of the highest rate, at which the best is served to be shown
 
 
-def shown_rate(asked: Asked, best: Recommended) -> float:
+def shown_rate(asked: question.Asked, best: Recommended) -> float:
     """Requests a second of all engines, at which the best is shown."""
     return min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
 
@@ -147,7 +137,8 @@ def answer(found: Recommendation) -> str:
     best, asked = found.best, found.asked
     joules = f"{significant(best.upkeep.j_per_token[0], 2)} J per output token"
     end = {
-        THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: f"its {joules} are the least",
+        question.THROUGHPUT: "it is the fastest", question.PRICE: "it is the cheapest",
+        question.ENERGY: f"its {joules} are the least",
     }[asked.objective]  # fmt: skip
     assumed = " (assumed, as no limit was given)" if asked.assumed else ""
     ratio = ""
@@ -155,8 +146,8 @@ def answer(found: Recommendation) -> str:
         decode = best.choice.instances - best.choice.prefill
         part = gcd(best.choice.prefill, decode)
         ratio = f", {best.choice.prefill // part} to prefill for {decode // part} to decode"
-    limits = f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them"
-    gpus, engine = f"{best.devices:,} {best.kind.offer.gpu.upper()}", NAMES[best.kind.engine]
+    limits = f"{question.describe_limits(asked)}{assumed} for {percent(WITHIN)} of them"
+    gpus, engine = f"{best.devices:,} {best.kind.offer.gpu.upper()}", question.NAMES[best.kind.engine]
     sizes = f"({best.sizes}{ratio}, {_describe_precision(best)})"
     chance = f"with {percent(best.probability)} probability {end} of {found.configurations} configurations."
     said = (
@@ -205,8 +196,8 @@ def _best_of_asked(found: Recommendation) -> Iterator[str]:
     for begin, some in named.items():
         for each in sorted(some, key=lambda each: (-each.probability, -each.rate_per_s / each.devices))[:1]:
             yield (
-                f" {begin} is {NAMES[each.kind.engine]} ({each.sizes}), which answers {_describe_rate(each)} on "
-                f"{each.devices} {each.kind.offer.gpu.upper()}."
+                f" {begin} is {question.NAMES[each.kind.engine]} ({each.sizes}), which answers {_describe_rate(each)} "
+                f"on {each.devices} {each.kind.offer.gpu.upper()}."
             )
 
 
@@ -230,7 +221,7 @@ def why(found: Recommendation) -> Iterator[str]:
     best, asked, measures = found.best, found.asked, found.measures
     factors = factors_of(best.kind, best.choice)
     by = (
-        f"judging by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
+        f"judging by {factors.groups} groups of measurements of {question.NAMES[best.kind.engine]}"
         if factors.groups
         else "judging by the errors for measured pools"
         if best.choice.prefill
@@ -276,13 +267,13 @@ def why(found: Recommendation) -> Iterator[str]:
     )
 
 
-def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
+def _beside(best: Recommended, other: Recommended, asked: question.Asked) -> str:
     gpus = f"{other.devices} {other.kind.offer.gpu.upper()}"
-    what = f"{NAMES[other.kind.engine]} on {gpus} ({other.sizes}, {other.kind.precision})"
+    what = f"{question.NAMES[other.kind.engine]} on {gpus} ({other.sizes}, {other.kind.precision})"
     here, there = best.rate_per_s / best.devices, other.rate_per_s / other.devices
     change = there / here - 1
     serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests per GPU in the simulation"
-    if asked.objective == PRICE and best.kind.offer.rent is not None:
+    if asked.objective == question.PRICE and best.kind.offer.rent is not None:
         serves += f" at {other.usd_per_million:.2f} USD per million tokens"
     return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
 
@@ -313,7 +304,7 @@ def serve_file(found: Recommendation) -> dict[str, Any]:
     """The best as a file of ``archsim serve`` at its rate; of engines on several machines, one machine's share."""
     best, asked = found.best, found.asked
     choice = best.choice
-    given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
+    given = question.file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
     share = of_one_machine(best) / choice.instances
     choice, rate = choice._replace(instances=of_one_machine(best)), share * shown_rate(asked, best)
     if "arrivals" in given["requests"]:
@@ -391,7 +382,8 @@ def page_of(found: Recommendation, files: Sequence[str]) -> str:
 
     every = (found.best, *found.others)
     names = [
-        f"{NAMES[each.kind.engine]} on {each.devices} {each.kind.offer.gpu.upper()}, {each.sizes}" for each in every
+        f"{question.NAMES[each.kind.engine]} on {each.devices} {each.kind.offer.gpu.upper()}, {each.sizes}"
+        for each in every
     ]
     at = [(name, point) for name, each in zip(names, every, strict=True) for point in each.frontier]
     plots = pareto_plots(

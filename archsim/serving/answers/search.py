@@ -13,17 +13,11 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.runs.run import Workspace
+from archsim.serving.answers import runs
 from archsim.serving.answers.configuration import Configuration, EngineLayout, serving_of, sizes_of, with_choice
 from archsim.serving.answers.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_rate
 from archsim.serving.answers.race import PartOfRace, Rounds, Tried, find_sustained
 from archsim.serving.answers.results import NEAR, ConfigurationResult
-from archsim.serving.answers.runs import (
-    ServeRun,
-    flat,
-    key_of,
-    measures_of,
-    offered_rate,
-)
 from archsim.serving.answers.sustained import sustained_rate
 from archsim.serving.clock import HOST_CAPTURED
 from archsim.serving.measures import Measures
@@ -51,7 +45,7 @@ class OfLayout(PartOfSearch):
 
     @cached_property
     def key(self) -> str:
-        return key_of(self.serving, self.limits, [each.name for each in self.choices])
+        return runs.key_of(self.serving, self.limits, [each.name for each in self.choices])
 
     @property
     def name(self) -> str:
@@ -74,13 +68,12 @@ class OfLayout(PartOfSearch):
 
     def found(self, row: Mapping[str, Any]) -> list[ConfigurationResult]:
         return [
-            ConfigurationResult(choice, None if refused else measures_of(measures), refused, estimate=estimate)
+            ConfigurationResult(choice, None if refused else runs.measures_of(measures), refused, estimate=estimate)
             for choice, (refused, estimate, measures) in zip(self.choices, row["found"], strict=True)
         ]
 
     def find(self, engines: SharedEngines) -> dict[str, Any]:
-        """Serve the requests with every configuration."""
-        return {"found": [(each.refused, each.estimate, flat(each.measures)) for each in self._serve(engines)]}
+        return {"found": [(each.refused, each.estimate, runs.flat(each.measures)) for each in self._serve(engines)]}
 
     def warm_up(self, workspace: Workspace) -> None:
         engines, given, layout = workspace.of(SharedEngines), self.serving.spec.search, self.layout
@@ -187,7 +180,7 @@ def _range_of(
 ) -> Interval | None:
     chosen = serving_files.load_serving(with_choice(serving.given, best.choice))
     policy = next((each for each in chosen.policies if each.name == best.choice.policy), chosen.policy)
-    run = ServeRun(chosen._replace(policy=policy), {}, 0, offered_rate(chosen))
+    run = runs.ServeRun(chosen._replace(policy=policy), {}, 0, runs.offered_rate(chosen))
     return sustained_rate(run, SAMPLES, jobs, report, best.highest_rate).range
 
 

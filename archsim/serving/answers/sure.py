@@ -51,6 +51,7 @@ from archsim.show.units import interval as interval_text
 from archsim.show.units import listing, percent, significant
 from archsim.specs import serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
+from archsim.uncertainty import sure_answer
 from archsim.uncertainty.estimate import (
     SURE,
     Index,
@@ -66,16 +67,6 @@ from archsim.uncertainty.estimate import (
 )
 from archsim.uncertainty.propagation import SharedProgress
 from archsim.uncertainty.sure import measurements
-from archsim.uncertainty.sure_answer import (
-    NARROWER,
-    Measurement,
-    advice_sentences,
-    causes_of,
-    ends_of,
-    narrowing_sentence,
-    written_ends,
-    written_range,
-)
 from archsim.uncertainty.sure_files import quantity_rows, tornado_of, write_files
 from archsim.uncertainty.system_quantities import SystemQuantity, measurable, measured_off, quantities_of
 from archsim.uncertainty.worlds import drawn, draws_of, refuse_few, value_of
@@ -138,7 +129,7 @@ class ServedSure(Shown):
     pairs: tuple[OptionPair, ...]
     sentence: str
     indices: tuple[Index, ...]
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[sure_answer.Measurement, ...]
     quantities: tuple[Quantity, ...]
     notes: tuple[str, ...]
     unknown: str = ""  # why there are no indices and measurements
@@ -160,7 +151,7 @@ class ServedSure(Shown):
             ("",), rows, ("best in", *(f"{name} {unit}".strip() for unit, name in HEADLINES.values())),
             title=f"in {self.samples} samples: median (5 % to 95 %)", wraps=True,
         )  # fmt: skip
-        causes = causes_of(self.indices, self.unknown, self.explained_text)
+        causes = sure_answer.causes_of(self.indices, self.unknown, self.explained_text)
         return Answer((errors.sentence(self.sentence), table, *causes, *self.advice), self.notes, self.plain())
 
     @property
@@ -202,16 +193,18 @@ class ServedSure(Shown):
             ],
         }  # fmt: skip
 
-    def measured_sentence(self, each: Measurement) -> str:
+    def measured_sentence(self, each: sure_answer.Measurement) -> str:
         """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
         before = self.options[0].intervals[self.explained] if self.explained else self.pairs[0].ratio
-        narrows = each.narrowed.width < NARROWER * before.width
-        return narrowing_sentence(each, written_range(before), written_range(each.narrowed), narrows)
+        narrows = each.narrowed.width < sure_answer.NARROWER * before.width
+        return sure_answer.narrowing_sentence(
+            each, sure_answer.written_range(before), sure_answer.written_range(each.narrowed), narrows
+        )
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Sentences: what would make the answer surer."""
-        return advice_sentences([self.measured_sentence(each) for each in self.measurements], self.indices)
+        return sure_answer.advice_sentences([self.measured_sentence(each) for each in self.measurements], self.indices)
 
 
 def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) -> Off:
@@ -389,7 +382,6 @@ def _of_all(row: Mapping[str, Any], few: Mapping[str, Any], whole: Mapping[str, 
 
 
 def _varies(samples: np.ndarray) -> bool:
-    """Beyond rounding."""
     return bool(np.ptp(samples) > 1e-9 * np.abs(samples).max())
 
 
@@ -435,7 +427,7 @@ def _answer(
         explained = next((each for each in options[0].intervals if _varies(samples_of[each])), explained)
         answer = samples_of[explained] if explained else answer
     shares_of: tuple[Index, ...] = ()
-    measured: tuple[Measurement, ...] = ()
+    measured: tuple[sure_answer.Measurement, ...] = ()
     if not (unknown := refuse_shares(len(draws), samples)):
         expansion = expand(draws, answer)
         rates = {name: expand(draws, 1 / each) for name, each in costs.items()}
@@ -506,7 +498,7 @@ def _sentence(judged: str, options: Sequence[ServedOption], pairs: Sequence[Opti
     ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
     if not ties:
         each = rest[0]
-        low, high = written_ends(each.ratio)
+        low, high = sure_answer.written_ends(each.ratio)
         return (
             f"{first.name} has {what} in {percent(first.best)} of {samples} samples. It is {each.ratio.p50:.2f}× "
             f"better than {each.slower}, and {low}× to {high}× in 90 % of the samples. Its {headlines}"
@@ -532,7 +524,7 @@ def _row(option: ServedOption) -> dict[str, Any]:
     row: dict[str, Any] = {"option": option.name}
     for column, value in option.values.items():
         row[column] = None if value is None else float(value)
-        row |= ends_of(column, option.intervals.get(column))
+        row |= sure_answer.ends_of(column, option.intervals.get(column))
     return row | {"best_share": option.best}
 
 
@@ -547,7 +539,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
         "name": found.name, "told": f"{found.sentence}.", "chart": whiskers(found),
         "tornado": tornado_of(found.indices, found.explained_text), "explained": found.explained_text,
         "pairs": [
-            (each.faster, each.slower, each.ratio, written_range(each.ratio),
+            (each.faster, each.slower, each.ratio, sure_answer.written_range(each.ratio),
              f"better in {percent(each.probability)}, worse in {percent(each.reverse)} of samples"
              if each.sure else "a tie")
             for each in found.pairs
