@@ -55,7 +55,7 @@ NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
-    """The coefficients with a user's values. Raises SpecError for negative ones, or shares beyond 1."""
+    """The coefficients with a user's values. Raises SpecError for what is not positive, or shares beyond 1."""
     for name, value in changes.items():
         if not (value >= 0 if name in MAY_BE_0 else value > 0):
             expected = "0 or above" if name in MAY_BE_0 else "above 0"

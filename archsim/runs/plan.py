@@ -155,7 +155,7 @@ class RunMaker:
         self._presets: set[tuple] = set()
 
     def runs(self, points: Iterable[Point], details: bool = False) -> list[Run]:
-        """The runs of points, in order; those without special needs share a demand. ``details``: of `Run`."""
+        """Runs of points, in order; those without special needs share a demand. ``details``: of `Run`. TraceError."""
         points = list(points)
         most: dict[tuple[int, int, int], tuple[int | None, PolicySpec | None]] = {}
         needed = [(_traffic(point), *_needs(point)) for point in points]
