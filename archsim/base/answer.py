@@ -1,6 +1,4 @@
-"""One value for what a study says: sentences and tables in the order in which a reader needs them, notes, and the
-result as JSON has it. A study prints nothing. A terminal (`archsim.cli.printing`) and a notebook show it.
-"""
+"""What a study says: sentences and tables in the order in which a reader needs them, notes, and the result as JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +52,6 @@ class Answer:
 
 
 def _html_of(grid: Grid) -> str:
-    """The table, with its title above."""
     title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
     heads = "".join(f"<th>{escape(head)}</th>" for head in grid.heads) if grid.has_heads else ""
     rows = ("".join(f"<td>{escape(spaced(cell))}</td>" for cell in row) for row in grid.rows if row is not None)

@@ -1,7 +1,5 @@
-"""A case of evidence, and the one table of errors: what was measured beside what archsim says, by group, seen or not.
-
-A source yields cases, or a frame of them with these columns and some of its own, such as the sizes of a product. A
-published number counts as measured. ``error`` is predicted / measured - 1.
+"""A case of evidence, and the one table of errors: measured beside predicted, by group, seen or not. A source yields
+cases, or a frame with these columns and some of its own. ``error`` is predicted / measured - 1.
 """
 
 from __future__ import annotations

@@ -26,9 +26,7 @@ class Cause(IntEnum):
 
 
 class About(NamedTuple):
-    """``label``: on pages; ``meaning``: before "takes 12 % of the critical path"; ``doing``: after "A step spends 12 %
-    of its time"; ``colour``: CSS variable.
-    """
+    """``meaning``: before "takes 12 % of the critical path"; ``doing``: after "A step spends 12 % of its time"."""
 
     label: str
     meaning: str
@@ -77,5 +75,4 @@ DOING = MappingProxyType({about.label: about.doing for about in CAUSES.values()}
 
 
 def label_of(column: str) -> str:
-    """The label of the cause whose columns' names end so."""
     return CAUSES[Cause[column.upper()]].label

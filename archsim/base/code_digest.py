@@ -1,9 +1,5 @@
-"""Digests of the sources that affect numbers, and of the compiled sources; the latter names numba's cache folder.
-
-What a source file may change is declared per room. A test checks the declarations against the import graph.
-
-numba notices when the file of a compiled function changes, but not when an inlined function or a constant in another
-file does. So machine code is stored in a folder named by the digest of all compiled sources, and is never stale.
+"""Digests of the sources that affect numbers, declared per room and checked by a test, and of the compiled sources:
+they name numba's cache folder, as numba does not notice changes of inlined functions and constants of other files.
 """
 
 import atexit
@@ -96,9 +92,7 @@ def digest_here(rooms: tuple[str, ...] = DECIDING) -> str:
 
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
-    """12 hex digits from the names and contents of all Python files in ``rooms`` (folders, files, or files of a folder
-    without those of folders in it: ``*.py``). A room without a file is a `FileNotFoundError`.
-    """
+    """12 hex digits of the Python files in ``rooms`` (folders, files, ``*.py``). An empty one: FileNotFoundError."""
     digest = hashlib.sha256()
     for room in rooms:
         files = sorted(checkout.glob(room if room.endswith(".py") else f"{room}/**/*.py"))
@@ -111,9 +105,7 @@ def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
 
 
 def keep_compiler() -> None:
-    """Remove ``NUMBA_DISABLE_JIT`` from the environment, with a warning: kernels share functions and pointers that only
-    compiled code has.
-    """
+    """Remove ``NUMBA_DISABLE_JIT``, with a warning: kernels share pointers that only compiled code has."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
         return
     if "numba" in sys.modules:
@@ -123,12 +115,9 @@ def keep_compiler() -> None:
 
 
 def keep_machine_code() -> None:
-    """Have numba keep machine code in a folder that only trusted people can write to: the one that ``NUMBA_CACHE_DIR``
-    names, else one in the checkout or the environment where archsim is installed, else one of the user's, else one for
-    this process and those that it starts. Warns where the user's own is not taken.
-
-    numba may have been imported before. It notices changes of a function's own file alone, so that beside the sources,
-    where it would leave machine code, it could find what is stale.
+    """Have numba keep machine code in a folder that only trusted people can write to: ``NUMBA_CACHE_DIR``, else one in
+    the checkout or environment of archsim, else one of the user's, else one for this process and its children. Warns
+    where the user's own is not taken. numba may have been imported before.
     """
     named = os.environ.get("NUMBA_CACHE_DIR")
     if named and _is_kept_by(Path(named)):
@@ -168,9 +157,7 @@ def _kept_in() -> Path:
 
 
 def installed_code() -> Path:
-    """Where building the package leaves machine code of these sources, for this Python: for the wheel, and for commands
-    that run in the checkout.
-    """
+    """Where building the package leaves machine code of these sources, for this Python."""
     return _kept_in() / f"{digest_here(COMPILED)}-{sys.implementation.cache_tag}-{platform.machine().lower()}"
 
 
@@ -184,10 +171,7 @@ def code_is_for() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def shipped_code() -> Path | None:
-    """The folder of machine code that came with the package, or that its installation left in the checkout; None where
-    there is none, or where it is for other sources or libraries. ``ARCHSIM_MACHINE_CODE`` names another folder, or
-    ``0`` for none.
-    """
+    """The folder of installed machine code (``ARCHSIM_MACHINE_CODE``: another, ``0``: none), None if not for these."""
     named = os.environ.get("ARCHSIM_MACHINE_CODE")
     for folder in [Path(named)] if named else [PACKAGE / "machine_code", installed_code()]:
         with suppress(OSError, ValueError):
@@ -207,12 +191,9 @@ class MachineCode(NamedTuple):
 
 
 def machine_code(expected: Iterable[str] = (), since_s: float = math.inf, processes: int = 1) -> MachineCode:
-    """What is in the folder of machine code. A process that compiles a function leaves a lock file there, and machine
-    code beside it when it has ended.
-
-    ``expected``: groups of `KERNELS` that the command needs, so that kernels whose compilation has not begun are
-    counted. ``since_s``: by ``time.time()``; how long the kernels since then took says how fast this machine is.
-    ``processes``: how many compile at once.
+    """What is in the folder of machine code, where a process that compiles leaves a lock. ``expected``: groups of
+    `KERNELS` that the command needs; ``since_s`` (``time.time()``): kernels since then say how fast this machine is;
+    ``processes``: that compile at once.
     """
     folder, now_s, functions = os.environ.get("NUMBA_CACHE_DIR"), time.time(), 0
     made: dict[str, float] = {}

@@ -1,18 +1,10 @@
-"""Decorators that compile functions which loop over arrays.
+"""Decorators that compile functions which loop over arrays. Most get all arrays from the caller and never allocate, so
+they count no references (``_nrt=False``).
 
-Most compiled functions in this project get all arrays from the caller and never allocate, so they need no reference
-counts (``_nrt=False``): counting references to every array in a record on every call would cost more than the work.
+``kernel``: called from Python; compiled on first use, cached on disk; releases the GIL. ``allocating``: like it, but
+may make arrays. ``outer``: called from kernels alone, compiled once. ``inner``: called from kernels alone, inlined.
 
-``kernel``  called from Python; compiled on first use and cached on disk; releases the GIL, so that threads may
-            share work, and a command can say meanwhile what it does
-``allocating``  like kernel, but may make arrays
-``outer``   called from kernels alone, compiled once
-``inner``   called from kernels alone, inlined
-
-The last two have no entry point for Python, which halves the time of compilation.
-
-Pass only int64 and float64, and constants as ``np.int64(...)``: numba gives a plain Python constant its own type
-and would compile the function once per constant.
+Pass only int64 and float64, and constants as ``np.int64(...)``: numba compiles a function once per plain constant.
 """
 
 import json
@@ -66,9 +58,7 @@ _NEEDS = frozenset(
 
 
 class _SealedFile(IndexDataCacheFile):
-    """Its files hold (CRC-32, content); the checksum is of the signature, too: an index may name another's file. What
-    others could have written is not unpickled.
-    """
+    """Its files hold (CRC-32, content); the checksum is of the signature, too. Untrusted files are not unpickled."""
 
     def _load_index(self) -> Any:
         return super()._load_index() if self._is_trusted(self._index_path) else {}
@@ -135,9 +125,7 @@ class SealedCache(FunctionCache):
         return None
 
     def _lock(self) -> bool:
-        """Whether no other process compiles the function: waits for one that does, unless it takes MOST_S, as one that
-        was stopped. False also where nothing can be kept.
-        """
+        """Whether no other process compiles the function: waits up to MOST_S. False where nothing can be kept."""
         if fcntl is None or self._locked is not None:
             return False
         try:
@@ -205,9 +193,7 @@ def for_shipping(kept: Path) -> dict[str, str]:
 
 
 def ship(kept: Path, folder: Path) -> int:
-    """Write machine code that processes have left in ``kept`` to a folder that travels with the package: by room, and
-    with what `shipped_code` compares. Returns the number of functions.
-    """
+    """Copy machine code of ``kept`` to a folder of the package, by room; returns the number of functions."""
     folder.mkdir(parents=True, exist_ok=True)
     for room in (each for top in (PACKAGE, PACKAGE.with_name("microarch")) for each in (top, *top.rglob("*"))):
         written = kept / _CacheLocator.get_suitable_cache_subpath(str(room / "any.py"))
@@ -401,9 +387,7 @@ def _read(builder: Any, place: Any, kind: Any, is_array: bool = False) -> Any:
 
 
 def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:
-    """A function that kernels get as an argument: compiled for one signature, so that they are compiled once for all
-    such functions. ``cached``: on disk.
-    """
+    """A function that kernels get as an argument: compiled for one signature. ``cached``: on disk."""
     callback = SealedCallback(function, normalize_signature(signature), locals={}, options={"_nrt": not cached})
     if cached:
         callback.enable_caching()

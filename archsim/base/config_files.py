@@ -41,9 +41,7 @@ def named_files(kind: str, beside: Path | None = None) -> dict[str, Path]:
 
 
 def known_calibration(name: str | None) -> str | None:
-    """Return a calibration's name or path unchanged. Raises ValueError if the name is unknown or the
-    file is missing.
-    """
+    """A calibration's name or path unchanged. Raises ValueError if it is unknown or missing."""
     if name is None or os.path.isfile(name):  # unlike Path.is_file, false for names that are too long
         return name
     known = named_files("calibrations")
@@ -74,9 +72,7 @@ def searched_places(folders: Iterable[Path]) -> str:
 
 
 def schema_line(kind: str, file: Path) -> str:
-    """The first line of a file by which editors complete its keys. kind: system, model or experiment. The schema's path
-    is relative to a file in the same checkout.
-    """
+    """The first line of a file by which editors complete its keys. kind: system, model or experiment."""
     schema = shipped_docs().resolve() / "schemas" / f"{kind}.schema.json"
     folder = file.resolve().parent
     shown = os.path.relpath(schema, folder) if folder.is_relative_to(schema.parents[2]) else str(schema)

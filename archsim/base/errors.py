@@ -1,7 +1,5 @@
-"""Errors raised when the input, not the program, is at fault.
-
-Every message says where (file, line, key or request), what was found, what was expected and, if there is one,
-the nearest valid name. The command line prints the message alone; a traceback always means a defect in archsim.
+"""Errors raised when the input, not the program, is at fault. Every message says where (file, line, key or request),
+what was found, what was expected and, if there is one, the nearest valid name; it is printed alone.
 """
 
 import re

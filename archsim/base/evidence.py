@@ -1,7 +1,5 @@
-"""Whether what a file claims can be: each number beside what bounds it.
-
-A reader lists the claims of a file as data, and asks once. What a file says of itself (counts, ranks, load, units) and
-what its machine can do (rates of links and memories) are bounds, too. A message has both numbers.
+"""Whether what a file claims can be: each number beside what bounds it, be it counts, ranks, load and units of the file
+itself, or rates of its machine. A reader lists claims as data; a message has both numbers.
 """
 
 from collections.abc import Iterable

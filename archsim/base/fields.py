@@ -1,6 +1,4 @@
-"""The base of all specs. They are frozen, refuse unknown keys, and check the types of fields with messages that say
-what was expected.
-"""
+"""The base of all specs: frozen, without unknown keys, with messages that say which type was expected."""
 
 import inspect
 import re
@@ -45,10 +43,8 @@ def without_range(given: Any) -> Any:
 
 
 class Spec(BaseModel):
-    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names.
-
-    A number may have a range: ``bandwidth: {value: 1.5 TB/s, range: [1.35, 1.5], distribution: uniform}``, with
-    ``group`` and ``source``. Its field is the value; `ranges` has the rest.
+    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names. A number
+    may be ``{value: 1.5 TB/s, range: [1.35, 1.5], distribution: uniform, group:, source:}``: `ranges` has the rest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
@@ -69,9 +65,7 @@ class Spec(BaseModel):
         return self.__dict__.get(_UNCERTAIN, {})
 
     def with_value(self, path: Sequence[str], value: float) -> Self:
-        """The same with a number at a path of attributes or positions, in the unit of its attribute, checked as any
-        other. Raises ValidationError.
-        """
+        """With a number at a path, in the unit of its attribute, checked as any other. Raises ValidationError."""
         name, *rest = path
         below = getattr(self, name)
         if isinstance(below, tuple):
@@ -252,10 +246,7 @@ def refuse_duplicates(kind: str, names: list[str | int]) -> None:
 
 
 def check_parameters(target: str, function: Callable[..., Any], arguments: int, given: Iterable[str]) -> None:
-    """Raise KeyProblem for a parameter that a user's function does not have, or needs and does not get.
-
-    arguments: how many it gets by position.
-    """
+    """KeyProblem for an unknown or missing parameter. arguments: how many the function gets by position."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # of a function without Python code

@@ -21,9 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 def regular(path: Path) -> Path:
-    """The path itself, of a file that can be read to its end. Raises OSError as opening it would, and for a device or
-    a pipe, whose reading may never end; ValueError for a path with a null character.
-    """
+    """The path of a file that can be read to its end. OSError as opening it, also for a pipe; ValueError for NUL."""
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -34,10 +32,7 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def write_draft(path: Path, durable: bool = False) -> Iterator[Path]:
-    """A temporary path to write to; it is renamed to ``path`` when the block ends without an error.
-
-    durable: sync the content to disk before the rename.
-    """
+    """A temporary path to write to, renamed to ``path`` at the end. durable: sync the content to disk before."""
     draft = path.with_name(f".{path.name}{DRAFT_SUFFIX}")
     try:
         yield draft
@@ -62,9 +57,7 @@ def write_sealed(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_sealed(path: Path) -> str:
-    """What ``write_sealed`` wrote. Raises OSError as reading does, and ValueError, after a warning, for a file that is
-    damaged or was changed by hand: what it keeps is to be made anew.
-    """
+    """What ``write_sealed`` wrote. OSError as reading; ValueError, after a warning, for what was changed."""
     content = path.read_bytes()
     seal, _, text = content.partition(b"\n")
     if seal != b"%08x" % zlib.crc32(text):
@@ -152,9 +145,7 @@ def _is_report(manifest: Path) -> bool:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Create the folder and lock it against other processes. Raises ArchsimError if it is locked, and as `own_folder`
-    does.
-    """
+    """Create and lock the folder. Raises ArchsimError if it is locked, and as `own_folder` does."""
     with (own_folder(folder) / _LOCK).open("w") as stream:
         _lock(stream, folder)
         yield

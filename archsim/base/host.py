@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 
 
 def available_cores() -> int:
-    """The number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def use_one_blas_thread() -> None:
-    """Have numpy use one thread, unless the user has said otherwise; has an effect before numpy is imported only.
-
-    Small matrices are inverted several times faster by one thread, and the same way on every machine.
-    """
+    """Before numpy is imported: small matrices are inverted faster by one thread, and everywhere the same way."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -40,11 +36,7 @@ Result = TypeVar("Result")
 
 
 def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield work(item) in order of the items; at most 2·jobs items are in flight.
-
-    ``work`` should release the GIL (compiled kernels, compression, reading). What it raises is raised here, and items
-    not started by then are dropped.
-    """
+    """Yield work(item) in order, at most 2·jobs in flight. What it raises ends it; ``work`` should release the GIL."""
     if jobs <= 1:
         yield from map(work, items)
         return
@@ -63,9 +55,7 @@ def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -
 
 
 class LayerThreads:
-    """Threads that share the layers of a kernel's work. Each layer runs on one thread, so results do not depend on
-    timing.
-    """
+    """Threads that share the layers of a kernel's work, a layer on one thread, so results do not depend on timing."""
 
     def __init__(self, layers: int, threads: int | None) -> None:
         threads = min(threads or available_cores(), layers)
@@ -107,9 +97,7 @@ _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def sparse_zeros(shape: tuple[int, int]) -> np.ndarray:
-    """int64[shape] of zeros, of which a row that is never written takes addresses but no memory, however many there
-    are: in pages of the least size.
-    """
+    """int64[shape] of zeros in pages of the least size: a row that is never written takes no memory."""
     import numpy as np
 
     size = prod(shape)

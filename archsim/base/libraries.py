@@ -1,9 +1,6 @@
-"""What libraries find where archsim runs: nothing of the current folder, and machine code of people who are trusted.
-
-numba reads ``.numba_config.yaml`` of the current folder when it is loaded and before every compilation
-(``numba/core/config.py``), and no variable turns this off. So it is loaded while the package's own folder is the
-current one, and is then told that its file is one that nobody has. Whoever could write a file into the package could
-change its code, too.
+"""What libraries find where archsim runs: nothing of the current folder, and machine code of trusted people. numba
+reads ``.numba_config.yaml`` of the current folder (``numba/core/config.py``), and no variable turns this off: it is
+loaded with the package's folder as the current one, and then told of a file that nobody has.
 """
 
 import os
@@ -52,9 +49,7 @@ def _has_folder() -> bool:
 
 
 def user_cache() -> Path:
-    """Where this user's caches of archsim are. A relative name in the environment is ignored, as the specification of
-    ``XDG_CACHE_HOME`` says.
-    """
+    """Where this user's caches of archsim are; a relative ``XDG_CACHE_HOME`` is ignored, as its specification says."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return Path(named if os.path.isabs(named) else os.path.expanduser("~/.cache")) / "archsim"
 

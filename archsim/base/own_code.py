@@ -1,11 +1,8 @@
-"""Functions of users, named ``package.module:function`` in their files: the one place where such code is imported.
+"""Functions of users, named ``package.module:function`` in their files: the one place where such code is imported,
+unless ``ARCHSIM_NO_CODE`` is set (docs/trust.md).
 
-Importing a module executes it (docs/trust.md). With ``ARCHSIM_NO_CODE`` set nothing is imported: a file that names
-code can be read, and what would call the code is refused.
-
-A module is looked for as a file below the current folder (``verify``: below ``code/`` of the report), then among the
-installed ones. The folder is never put on ``sys.path``, where every optional import of a library would search it:
-modules of the folder are loaded as parts of a package of a private name, and only they find their neighbours.
+A module is looked for below the current folder (``verify``: below ``code/`` of the report), then among installed ones.
+The folder is never on ``sys.path``: its modules are parts of a package of a private name.
 """
 
 import builtins
@@ -42,10 +39,8 @@ class CodeNotImported(ArchsimError):
 
 
 def import_function(target: str) -> Callable[..., Any]:
-    """Import the function ``package.module:function``.
-
-    Raises ValueError that says whether the module or the function is missing. Where code is not to be imported, the
-    function returned raises ArchsimError when it is called.
+    """Import the function ``package.module:function``. Raises ValueError that says whether module or function is
+    missing. Where code is not to be imported, the function returned raises ArchsimError when it is called.
     """
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute.isidentifier():
@@ -72,9 +67,7 @@ def is_ours(module_name: str) -> bool:
 
 
 def module_of(module_name: str) -> ModuleType:
-    """The module that functions of users are named in, imported; anew with its neighbours if a file of theirs was
-    edited since, as happens in a notebook. Raises what importing it raises.
-    """
+    """The module of users' functions, imported anew if their file was edited. Raises what importing it raises."""
     folder = code_folder()
     name = f"{_private_name(folder)}.{module_name}"
     if is_ours(module_name) or not _is_below(folder, module_name):
@@ -131,7 +124,6 @@ def _is_below(folder: str, module_name: str) -> bool:
 
 
 def _add_package(folder: str) -> None:
-    """The package of a private name whose modules are the files of a folder."""
     if (name := _private_name(folder)) not in sys.modules:
         package = ModuleType(name)
         package.__path__ = [folder]

@@ -1,7 +1,5 @@
-"""Archives of others: arrays (``.npy``, ``.npz``) and compressed text, read in bounded memory. Nothing is unpickled.
-
-What a file holds follows from its headers, before anything is unpacked. A file that declares much more than its size
-is refused: recorded routing and tables of measurements shrink to a twentieth at most, a zip bomb to a thousandth.
+"""Archives of others: arrays (``.npy``, ``.npz``) and compressed text, read in bounded memory, never unpickled. A file
+that declares much more than its size is refused: recorded routing shrinks to a twentieth, a zip bomb to a thousandth.
 """
 
 from __future__ import annotations
@@ -55,10 +53,7 @@ def npz_names(path: Path) -> set[str]:
 
 
 def read_npz(path: Path, wanted: Collection[str] | None = None, most_bytes: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a file by name; those of ``wanted`` that it has, or all.
-
-    most_bytes: of all arrays together, numbers counted as float64. Raises those of UNREADABLE.
-    """
+    """The arrays of ``wanted`` by name, or all. most_bytes: of all, as float64. Raises those of UNREADABLE."""
     with zipfile.ZipFile(regular(path)) as archive:
         members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
         asked = {name: each for name, each in members.items() if wanted is None or name in wanted}

@@ -76,10 +76,7 @@ _DIMENSION_OF_UNIT = {unit: dimension for dimension in DIMENSIONS for unit in di
 
 
 def parse_quantity(text: str, dimension: Dimension) -> Decimal:
-    """The value of ``text`` in the base unit of ``dimension`` (B, B/s, FLOP/s, ns, 1), exactly.
-
-    Raises ValueError that says what was expected, for text that is not a number with a unit of this dimension.
-    """
+    """``text`` in the base unit of ``dimension`` (B, B/s, FLOP/s, ns, 1), exactly. Raises ValueError."""
     expected = f"expected {dimension.article_name} such as '{dimension.example}'"
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
@@ -136,7 +133,6 @@ class WrittenNumber(NamedTuple):
 
     @property
     def worth(self) -> float:
-        """What the unit is worth in the base unit of the dimension."""
         return float(self.dimension.units[self.unit])
 
 
@@ -168,9 +164,7 @@ def format_quantity(value: float, dimension: Dimension) -> str:
 
 
 class FieldType(GroupedMetadata):
-    """What the annotation says of a field's type: how it is read, how written, and its schema. ``dimension``: of a
-    number that may have a range; None of one that is exact, such as a count.
-    """
+    """How a field is read, written, and its schema. ``dimension``: of a number with a range; None: exact."""
 
     def __init__(
         self, *parts: BeforeValidator | PlainSerializer | WithJsonSchema, dimension: Dimension | None = None
@@ -206,9 +200,7 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
 
 
 def fraction(*, zero: bool, most: float = 1.0) -> FieldType:
-    """A fraction: 0 <= f < 1 if ``zero`` is allowed, else ``LEAST_SHARE`` <= f <= 1; at most ``most``
-    if that is less.
-    """
+    """0 <= f < 1 if ``zero`` is allowed, else ``LEAST_SHARE`` <= f <= 1; at most ``most`` if that is less."""
 
     def read(value: Any) -> float:
         number = _number(value, FRACTION, from_yaml=False)
@@ -238,9 +230,7 @@ def _number(value: Any, dimension: Dimension, *, from_yaml: bool) -> Decimal:
 
 
 def describe(value: Any) -> str:
-    """Describe a YAML value for messages: ``a list``, ``a mapping``, ``nothing``, ``the number 5``,
-    ``the text 'x'``.
-    """
+    """A YAML value in messages: ``a list``, ``a mapping``, ``nothing``, ``the number 5``, ``the text 'x'``."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

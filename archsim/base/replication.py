@@ -17,9 +17,7 @@ class ExpertInstances(NamedTuple):
 
 
 def replicate(load: np.ndarray, copies: int) -> ExpertInstances:
-    """``copies`` instances of experts, load float64[row, expert]: one each, then one by one to the largest load per
-    instance.
-    """
+    """``copies`` instances, load float64[row, expert]: one each, then each to the largest load per instance."""
     rows, experts = load.shape
     expert, rank = np.zeros((2, rows, copies), np.int64)
     expert[:, :experts] = np.arange(experts)

@@ -1,6 +1,4 @@
-"""One summation of floats for every Python. Since 3.12, ``sum`` compensates the errors of adding floats, so that the
-last digits of results would depend on the version that runs (docs.python.org, *Built-in Functions*).
-"""
+"""``sum`` of floats as before Python 3.12, which compensates errors: the same last digits in every version."""
 
 from collections.abc import Iterable
 from functools import reduce

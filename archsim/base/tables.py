@@ -68,10 +68,7 @@ GROUP_ROWS = 1 << 16  # least of a row group that is written from columns
 
 
 class Table(Shown):
-    """columns: name → TEXT, INTEGER or REAL. ``rows``: one value per column, None if missing.
-
-    kept: the rows, or the table of arrow that a file was read into, which stays packed until rows are asked for.
-    """
+    """columns: name → TEXT, INTEGER or REAL. ``rows``: one value per column or None. kept: rows, or arrow's."""
 
     def __init__(self, columns: Mapping[str, str], kept: Iterable[Mapping[str, Any]] | pyarrow.Table) -> None:
         self.columns = columns
@@ -156,9 +153,7 @@ class Table(Shown):
         return found
 
     def column(self, name: str) -> np.ndarray:
-        """The values of a column: float64 (NaN if missing) or, of integers without a missing one, int64; texts as
-        objects.
-        """
+        """A column: float64 (NaN if missing) or, of integers without a missing one, int64; texts as objects."""
         if name not in self._arrays:
             packed = self.to_arrow(_schema({name: self.columns[name]}, None)) if self._packed is None else self._packed
             self._arrays[name] = _as_numpy(packed[name])
@@ -210,7 +205,6 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> None:
-    """See `Table.to_csv`."""
     columns = tuple(columns)
     writer = csv.writer(stream, lineterminator="\n")
     if header:
@@ -249,9 +243,7 @@ class MissingColumn(ArchsimError):
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
     """A table written by :meth:`Table.write_csv`; columns that are not declared are left out. An empty number: None.
-
-    Raises FileNotFoundError; ArchsimError, with the file and the line, for cells that are not what is declared, of
-    which MissingColumn is one for a column that is not there.
+    Raises FileNotFoundError; ArchsimError, with file and line, for wrong cells, MissingColumn for a missing column.
     """
     import pyarrow
     from pyarrow import csv as arrow_csv
@@ -292,9 +284,7 @@ def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterabl
 def write_parquet_columns(
     path: Path, columns: Mapping[str, str], blocks: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> None:
-    """Write blocks of rows to one file, in row groups of at least `GROUP_ROWS`. A block: its number of rows, and the
-    values of every column, an array or one value for all rows.
-    """
+    """Row groups of at least `GROUP_ROWS`. A block: its rows, and each column as an array or one value."""
     import pyarrow
 
     schema = _schema(columns, None)
@@ -320,7 +310,6 @@ def write_parquet_columns(
 
 
 def _write_groups(path: Path, schema: pyarrow.Schema, groups: Iterable[pyarrow.Table]) -> None:
-    """Write tables of arrow to one file, a row group each."""
     from pyarrow import parquet
 
     with write_draft(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
@@ -349,9 +338,7 @@ def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str], most_rows: i
 
 
 def parquet_columns(path: Path) -> dict[str, str]:
-    """The columns of a file written by :meth:`Table.write_parquet`, with their types. Raises ValueError for columns of
-    other types, and as `read_parquet`.
-    """
+    """Columns of :meth:`Table.write_parquet` with types. ValueError for other types, and as `read_parquet`."""
     from pyarrow import parquet
 
     types = {"string": TEXT, "int64": INTEGER, "double": REAL}

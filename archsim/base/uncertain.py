@@ -33,10 +33,8 @@ _Z_MOST = 3.090232306167813  # and 99.8 % within this; tails are cut here
 
 @dataclass(frozen=True)
 class Distribution:
-    """What a number may be. ``centre``: the value that is computed with where nothing is drawn.
-
-    Raises ValueError for an unknown shape, for a range that does not contain the centre, and for a range from zero or
-    below on a logarithmic scale.
+    """What a number may be. ``centre``: the value without a draw. Raises ValueError for an unknown shape, a range
+    without the centre, and one from zero or below on a logarithmic scale.
     """
 
     shape: str
@@ -156,6 +154,5 @@ class Quantity:
         return self.distribution.exact
 
     def narrowed(self) -> Quantity:
-        """The same number, known exactly."""
         known = Distribution(self.distribution.shape, self.value, self.value, self.value)
         return replace(self, distribution=known)

@@ -49,9 +49,7 @@ def validate(
 
 
 def _follows(at: yaml.Keys, problem: str, found: list[tuple[yaml.Keys, str]]) -> bool:
-    """Whether a problem only follows from another: a key is missing because it is misspelt, or a list short because
-    its items are bad.
-    """
+    """Whether a problem follows from another: a missing key that is misspelt, a short list of bad items."""
     if problem == _MISSING:
         return any(other[:-1] == at[:-1] and text.endswith(f"did you mean {at[-1]!r}?") for other, text in found)
     return problem == _TOO_SHORT and any(len(other) > len(at) and other[: len(at)] == at for other, _ in found)

@@ -1,8 +1,5 @@
-"""Every verb's options, declared once: their names in Python and on the command line, their values and what they mean.
-
-``archsim COMMAND`` takes its arguments from here, ``ar.COMMAND`` the text of its docstring, and messages the name that
-the caller knows (`caller_name`). A default stands in the signature of the function of `archsim.api`, too; of an option
-without one, what is not given on the command line is not passed on.
+"""Every verb's options, declared once: ``archsim COMMAND`` takes its arguments from here, ``ar.COMMAND`` its
+docstring's text, messages the caller's name (`caller_name`). A default stands in the signature in `archsim.api`, too.
 """
 
 from __future__ import annotations
@@ -48,7 +45,6 @@ class Option:
         return self.help if self.default is None else f"{self.help.removesuffix('.')} (default: {self.default})."
 
     def of(self, **changes: Any) -> Option:
-        """The option with other fields."""
         return replace(self, **changes)
 
 

@@ -73,9 +73,7 @@ class Tree:
         return SpecError(f"{self.place(keys)}: {problem}")
 
     def graft(self, keys: Keys, other: "Tree") -> None:
-        """Replace what is at ``keys`` by another tree with its own places (if it has none, those of the ancestors
-        apply).
-        """
+        """Replace what is at ``keys`` by another tree with its own places (else those of the ancestors)."""
         parent = self.get(keys[:-1])
         parent[keys[-1]] = other.data
         kept = {at: place for at, place in self.places.items() if at[: len(keys)] != keys or at == keys}
@@ -128,10 +126,8 @@ _BINARY = {b"\x93NUM": _ARRAYS, b"PK\x03\x04": _ARRAYS}
 
 
 def read_yaml(path: str | Path, label: str | None = None, instead: tuple[str, str] = ("", "")) -> Tree:
-    """The mapping in a YAML file. ``label`` is the file's name in messages (default: the path as given). ``instead``:
-    what to give where there is no such file nor one of a near name, and what else may be in place of a file.
-
-    Raises SpecError for a file that cannot be read, is not UTF-8 or not YAML, or does not hold a mapping.
+    """The mapping in a YAML file. ``label``: its name in messages; ``instead``: what to give where there is no such
+    file nor a near name. Raises SpecError for a file that cannot be read, is not UTF-8 or YAML, or has no mapping.
     """
     label = str(path) if label is None else label
     try:
@@ -158,9 +154,7 @@ def read_yaml(path: str | Path, label: str | None = None, instead: tuple[str, st
 
 
 def _file_meant(path: Path) -> str:
-    """A hint at the YAML file, or the report, in the same folder with the name nearest to a missing file, or an empty
-    string.
-    """
+    """A hint at the YAML file, or report, with the name nearest to a missing file, or an empty string."""
     beside = {file.stem: file for file in path.parent.glob("*.yaml")}
     if not path.suffix:
         beside |= {file.parent.name: file.parent for file in path.parent.glob("*/manifest.yaml")}
@@ -269,9 +263,7 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
 
 
 def dump_yaml(data: Any, *, flow: bool | None = False) -> str:
-    """YAML text that :func:`parse_yaml` reads back as equal data; keys keep their order. flow: on one line, in
-    brackets; None: only what holds nothing but scalars.
-    """
+    """YAML that :func:`parse_yaml` reads back equal, keys in order. flow: one line; None: only of scalars."""
     if flow:
         return yaml.dump(
             data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True

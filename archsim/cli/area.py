@@ -116,9 +116,7 @@ def _published_parts(system: SystemSpec, built: TableDesign, technology: Technol
 
 
 def _synthesised_parts(systems: Sequence[SystemSpec]) -> Iterator[Part]:
-    """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
-    ask for more.
-    """
+    """Components in RTL: analytical, synthesised and published area, their clock; systems that ask for more."""
     from microarch.silicon.synthesised_area import clock_note, local_clock_note, side_by_side
 
     dies = systems[0].dies

@@ -38,10 +38,7 @@ _WORDS: Mapping[str, str] = MappingProxyType({
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, with the nearest command, choice or option in its messages.
-
-    Subparsers are of this class, too. ``group`` of an argument: the heading that it stands below in ``--help``.
-    """
+    """argparse's parser, with nearest names in messages. ``group`` of an argument: its heading in ``--help``."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self._headings: dict[str, argparse._ArgumentGroup] = {}
@@ -125,9 +122,7 @@ def below(parser: argparse._ActionsContainer, group: str) -> dict[str, Any]:
 
 
 def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
-    """The arguments of a verb, as `archsim.base.verbs` declares them. What is not given and has no default is None
-    (`options_from`).
-    """
+    """A verb's arguments, as `archsim.base.verbs` declares them; None if not given (`options_from`)."""
     alone: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for name, option in options.items():
         own: Any = parser
@@ -186,9 +181,7 @@ def add_experiment(parser: argparse.ArgumentParser, meaning: str = "The experime
 
 
 def add_report(parser: argparse.ArgumentParser, default: str) -> None:
-    """``--out`` of a page, and ``--force``, which `archsim.cli.main` heeds. default: as shown in the help,
-    ``reports/NAME-KIND``.
-    """
+    """``--out`` of a page, and ``--force``. default: as shown in the help, ``reports/NAME-KIND``."""
     add_out(parser, f"Folder to write the page to (default: {default}).")
 
 
@@ -205,9 +198,7 @@ def add_file(parser: argparse.ArgumentParser, meaning: str, default: str, metava
 
 
 def file_out(out: str | None, default: str) -> Path:
-    """``--out``, or ``default`` in the current folder. Raises SpecError if something has that name already: only a
-    place that was asked for is written again.
-    """
+    """``--out``, or ``default`` in the current folder. Raises SpecError if ``default`` is there already."""
     if out is not None:
         return Path(out)
     path = Path(re.sub(r"[^\w.+=-]+", "_", default))

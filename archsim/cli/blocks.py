@@ -19,10 +19,7 @@ def add_blocks(parser: arguments.Parser) -> None:
 
 
 def run_blocks(args: argparse.Namespace) -> int:
-    """Print one block or all; write diagrams.
-
-    Raises SpecError for an unknown block, and for ``--diagram`` without one.
-    """
+    """Print blocks; write diagrams. Raises SpecError for an unknown block, and ``--diagram`` without one."""
     from archsim.show.blocks import DIAGRAMS, diagram_of, full_text, known_block, overview, write_diagrams
 
     block = args.block and known_block(args.block)

@@ -32,9 +32,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def run_check(args: argparse.Namespace) -> Answer:
-    """What the file contains. Raises ArchsimError, which names the file, for one that is not valid or cannot
-    run.
-    """
+    """What the file contains. Raises ArchsimError for one that is not valid or cannot run."""
     from archsim.api import check
     from archsim.base.answer import Answer
 

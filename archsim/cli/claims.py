@@ -29,9 +29,7 @@ def add_claims(parser: argparse.ArgumentParser) -> None:
 
 
 def run_claims(args: argparse.Namespace) -> Answer:
-    """Run what is missing, and say how many numbers are reproduced, how many are better than a guess, and the largest
-    misses.
-    """
+    """Run what is missing; count what is reproduced and better than a guess; show the largest misses."""
     print("reading the papers' files ...", file=sys.stderr, flush=True)
     import archsim as ar
     from archsim.cli.printing import print_compiling

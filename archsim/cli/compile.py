@@ -83,9 +83,7 @@ def run_compile(args: argparse.Namespace) -> int:
 
 
 def _compile(what: str, folder: Path, beside: Mapping[str, str]) -> tuple[str, float]:
-    """Call a function of `RUNS`, in a process of its own and with nothing kept that it could take instead.
-    ``beside``: in its environment.
-    """
+    """Call a function of `RUNS` in a new process with an empty cache. ``beside``: in its environment."""
     own = folder / str(len(what)) / what.split()[0]
     command = [sys.executable, "-c", ASKS, *RUNS[what]]
     begin = time.monotonic()

@@ -1,6 +1,4 @@
-"""``archsim hardware cost``: die area by block, machine price by part, and the coefficients behind them;
-``archsim hardware power``: what a machine draws at full load, against its limits.
-"""
+"""``archsim hardware cost``: area by block, price by part, coefficients; ``archsim hardware power``: at full load."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ def _answer(args: argparse.Namespace, parts_of: Callable[..., Answer], names: tu
 
 
 def _systems(args: argparse.Namespace) -> tuple[tuple[SystemSpec, ...], tuple[str, ...]]:
-    """The systems of an experiment, and what of it has no effect; or one system, by name or file. A key of a machine
-    is that of every system.
-    """
+    """The systems of an experiment, and what has no effect; or one system, whose keys are those of every system."""
     from archsim.search.options import is_system, load_system
     from archsim.specs.file_kinds import EXPERIMENT_KEYS
     from archsim.specs.library import load_experiment

@@ -1,7 +1,5 @@
-"""A line on stderr whenever a command has said nothing there for a while: what it does, and for how long.
-
-In a terminal it is one line, written over until the command says something itself. Elsewhere each has its own: the
-first on a thing that goes on comes within three seconds, later ones every ten, and rarer the longer it goes on.
+"""A line on stderr whenever a command has said nothing there for a while: what it does, and for how long. In a terminal
+it is written over; elsewhere the first comes within three seconds, later ones every ten, then rarer.
 """
 
 from __future__ import annotations
@@ -74,7 +72,6 @@ class Heard:
                 self._stream.flush()
 
     def beat(self) -> None:
-        """Write a line if the stream was silent for too long."""
         with self._lock:
             now = self._clock()
             silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S

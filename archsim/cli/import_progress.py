@@ -66,7 +66,6 @@ class Counter(ImportLines):
 
 
 def import_watcher() -> ImportLines:
-    """A counter if stderr is a terminal, else lines."""
     from rich.console import Console
 
     console = Console(stderr=True)

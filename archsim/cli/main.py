@@ -17,9 +17,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Form(NamedTuple):
-    """Another question to the same verb: ``flag`` asks it, as in ``archsim why --ablate``. ``old``: the command of
-    its own that it was before version 0.2.
-    """
+    """Another question to a verb, asked by ``flag`` (``archsim why --ablate``). ``old``: its command before 0.2."""
 
     flag: str
     old: str
@@ -40,9 +38,7 @@ class Command(NamedTuple):
 
 
 class CommandGroup(NamedTuple):
-    """Commands of two words, such as ``archsim trace import``. Those of ``old`` were commands of one word before
-    version 0.2.
-    """
+    """Commands of two words, such as ``archsim trace import``; those of ``old`` were one word before 0.2."""
 
     name: str
     help: str
@@ -217,9 +213,7 @@ def _where(arguments: argparse.Namespace) -> AbstractContextManager[None]:
 
 
 def _out_checked(out: str) -> str:
-    """``--out`` with ``~`` expanded, which shells leave in ``--out=~/name``. Raises ArchsimError for a place where
-    nothing can be written, before any work is done for it.
-    """
+    """``--out`` with ``~`` expanded. Raises ArchsimError for a place where nothing can be written."""
     try:
         path = Path(out).expanduser()
     except RuntimeError:
@@ -229,7 +223,6 @@ def _out_checked(out: str) -> str:
 
 
 def _ran(arguments: argparse.Namespace) -> int:
-    """Run a command, and print its answer where it returns one; the status with which it ends."""
     found = arguments.run(arguments)
     if isinstance(found, int):
         return found
@@ -273,9 +266,7 @@ def _as_spelled_now(words: list[str]) -> list[str]:
 
 
 def parser_of(words: list[str]) -> Parser:
-    """The parser, with the arguments of the one command that ``words`` invoke, and the function that runs it as
-    ``run``. Its help begins with the commands, by heading.
-    """
+    """The parser with arguments of the command that ``words`` invoke, whose function is ``run``."""
     lines = ["archsim simulates how fast a machine serves a mixture-of-experts model, and what limits it."]
     for heading, commands in HEADINGS.items():
         lines += ["", f"{heading}:", *(f"  {each.name:<11} {each.help}" for each in commands)]
@@ -292,9 +283,7 @@ def _fill(
     parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Command | CommandGroup], words: list[str],
     shown: str | None = None,
 ) -> None:  # fmt: skip
-    """Add all commands; import and fill in only the one that ``words`` invokes, from which the flag of its form is
-    taken out.
-    """
+    """Add all commands; import and fill in only the one that ``words`` invokes, without the flag of its form."""
     below = parser.add_subparsers(required=True, metavar=metavar, help=shown, prog=parser.prog)
     for command in commands:
         invoked = words[:1] == [command.name]

@@ -25,18 +25,14 @@ MOST_PROBLEMS = 12  # printed per file of measurements
 
 
 def console():
-    """Where tables are printed: as wide as the terminal, ``LOG_WIDTH`` elsewhere. Text is printed as it is, also where
-    it looks like a style: names come from files.
-    """
+    """Of the terminal's width, or ``LOG_WIDTH``. Text is printed as it is: names come from files."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def print_parts(parts: Iterable[Part]) -> None:
-    """Lines and tables of an answer. Of a table with ``least`` columns, a terminal that is too narrow shows only the
-    first, and is told the others.
-    """
+    """Lines and tables of an answer; a narrow terminal shows the first ``least`` columns of a table."""
     for part in parts:
         if isinstance(part, str):
             print(spaced(part), flush=True)
@@ -60,7 +56,6 @@ def print_parts(parts: Iterable[Part]) -> None:
 
 
 def print_answer(found: Answer) -> None:
-    """Its parts on stdout, its notes on stderr."""
     print_parts(found.parts)
     print_notes(found.notes)
 
@@ -72,9 +67,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_json(result: Any) -> None:
-    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null. What its encoding
-    lacks is escaped.
-    """
+    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null."""
     text = json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -102,10 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
-    """Say on stderr that the command waits for the compiler, and about how long, where kernels of these groups of
-    ``archsim.base.code_digest.KERNELS``, and those of an experiment (of any where nothing is given), are not compiled
-    yet; lines on silence count them, too.
-    """
+    """Say on stderr about how long the command waits for the compiler, for kernels of these groups."""
     from archsim.cli.heartbeat import LEAST_TOLD_S, Heard
 
     groups = list(expected)
@@ -135,9 +125,7 @@ def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ())
 
 
 def print_fitting(table, kept: int) -> None:
-    """Print a table; in a terminal that is too narrow, without its last columns, of which the first ``kept`` stay.
-    Name those that are left out.
-    """
+    """Print a table; in a narrow terminal without last columns, which are named; the first ``kept`` stay."""
     out = console()
     left: list[str] = []
     while len(table.columns) > kept and natural_width(table) > out.width:
@@ -191,10 +179,7 @@ def report_folder(name: str, out: str | None, kind: str = "") -> Path:
 
 
 def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
-    """Say on stderr that the folder contains a report of another experiment.
-
-    experiment: as in the manifest of the new report; None: the new report has no manifest.
-    """
+    """Warn on stderr that the folder has a report of another ``experiment`` (None: a report without manifest)."""
     try:
         there = yaml.read_yaml(folder / MANIFEST).data
     except SpecError:

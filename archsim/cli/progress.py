@@ -32,10 +32,8 @@ ENOUGH = 5  # runs for an estimate: the first ones compile and generate traffic 
 
 
 class Lines(AbstractContextManager):
-    """One plain line per run; of more than ``FEW`` runs, one on the state at each tenth of them. Between them,
-    `archsim.cli.heartbeat` says the state every ``EVERY_S``.
-
-    clock: seconds since any moment.
+    """One plain line per run; of more than ``FEW`` runs, one at each tenth of them; between them
+    `archsim.cli.heartbeat` speaks every ``EVERY_S``. clock: seconds since any moment.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -191,7 +189,6 @@ class Bar(AbstractContextManager):
 
 
 def watcher() -> Lines | Bar:
-    """A bar if stderr is a terminal, else lines."""
     console = Console(stderr=True)
     return Bar(console) if console.is_terminal else Lines(sys.stderr)
 

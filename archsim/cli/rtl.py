@@ -62,9 +62,7 @@ def recorded_in(file: str, block: str, events: int) -> Any:
 
 
 def combinations(block: str, given: list[str]) -> Iterator[dict[str, Any]]:
-    """Every combination of the values that ``--set`` gives. Raises SpecError for an unknown key or a value of another
-    type.
-    """
+    """Every combination of the values of ``--set``. Raises SpecError for unknown keys or other types."""
     shipped = benches()[block][1]
     fields = {each.name: getattr(shipped, each.name) for each in dataclasses.fields(shipped)}
     axes: dict[str, tuple] = {}
@@ -217,9 +215,7 @@ def add_rtl_formal(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rtl_formal(args: argparse.Namespace) -> int:
-    """Print what was proved of every component, at which size. Raises SpecError for a block without a claim and
-    ArchsimError without the extra ``rtl``.
-    """
+    """Print what was proved, at which size. SpecError without a claim; ArchsimError without the extra ``rtl``."""
     from microarch.rtl import missing
 
     benches()
@@ -261,9 +257,7 @@ def add_rtl_lockstep(parser: arguments.Parser) -> None:
 
 
 def run_rtl_lockstep(args: argparse.Namespace) -> int:
-    """Print what was compared, by parameters, and the first difference of each. Raises SpecError for an unknown block
-    or parameter.
-    """
+    """Print what was compared and first differences. SpecError for an unknown block or parameter."""
     block, differences, args.result = known_block(args.block), 0, []
     given = [*args.changes, *([f"lanes={args.lanes}"] if args.lanes else [])]
     of_run = recorded_in(args.recorded, block, args.events) if args.recorded else None

@@ -81,7 +81,6 @@ def _notes(row: Mapping[str, Any], experiment: ExperimentSpec) -> list[str]:
 
 
 def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Selection) -> Iterator[Part]:
-    """The sentence on an iteration, the combination with its numbers, iterations by part, and the room for KV."""
     from archsim.runs.feasibility import kv_room_notes
     from archsim.show.answers import iteration_sentence, rate_sentence
     from archsim.uncertainty.ranges import WORLDS
@@ -96,7 +95,6 @@ def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Select
 
 
 def _table(row: Mapping[str, Any], experiment: ExperimentSpec) -> Grid:
-    """The combination and its alternatives, then the columns of the page's table that have a value, with units."""
     from archsim.base.answer import Grid
     from archsim.base.causes import label_of
     from archsim.cli.printing import console

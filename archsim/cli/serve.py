@@ -91,9 +91,7 @@ def _refuse_swept(args: argparse.Namespace, given: Mapping[str, object]) -> None
 
 
 def _search(args: argparse.Namespace) -> Answer:
-    """The configurations found; write the page. The result is the answer, the best as a file of `archsim serve`, and
-    the rows. What was served is kept in the folder of the page; after Ctrl-C the same command goes on from there.
-    """
+    """Search, write the page, answer with the best file and rows. What was served is kept beside the page."""
     from archsim.base.answer import Answer, Grid
     from archsim.base.errors import sentence
     from archsim.base.files import own_folder

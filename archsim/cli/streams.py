@@ -56,9 +56,7 @@ class Kept:
 
 
 def open_closed() -> None:
-    """Open what the parent process has closed of stdin, stdout and stderr, on nothing, under their own numbers, so that
-    no file of the command gets one of these.
-    """
+    """Open closed stdin, stdout, stderr on nothing, so that no file of the command gets their numbers."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is not None:
             continue

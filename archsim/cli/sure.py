@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_sure(args: argparse.Namespace) -> Answer:
-    """Draw, run and write. Of a file of `archsim serve`, its points against each other, or its policies. Raises
-    ArchsimError for too few samples.
-    """
+    """Draw, run and write; of a serve file its points or policies. Raises ArchsimError for too few samples."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
     import archsim as ar
     from archsim.api import only_chosen

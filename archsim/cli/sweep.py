@@ -23,7 +23,6 @@ _SAMPLED = 200  # points of a larger sweep
 
 
 def run_sweep(args: argparse.Namespace) -> int:
-    """Run what is missing and report; or list what would run; or print one point as an experiment."""
     if not args.dry_run and args.point is None:
         print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
     from archsim.specs.library import load_planned

@@ -25,10 +25,7 @@ _GB = 1e9
 
 
 def print_rooms(runs: Sequence[Run]) -> None:
-    """The runs, and how each fits in the memory of its fullest die; then what is not counted.
-
-    Raises ArchsimError for those that do not.
-    """
+    """Runs with their fullest die's memory, then what is not counted. ArchsimError if any does not fit."""
     from archsim.runs.feasibility import rooms, uncounted_notes
 
     every, rows = list(rooms(runs)), []
@@ -64,9 +61,7 @@ def print_points(selection: Selection) -> None:
 
 
 def print_dropped(selection: Selection, verb: str = "run") -> None:
-    """How many points run (``verb``: ran, or would), and how many each constraint dropped; of a sample of the points,
-    how many of all that makes.
-    """
+    """How many points run (``verb``: ran, or would), and how many each constraint dropped."""
     kept, every = len(selection.kept), selection.plan.combinations
     asked = kept + selection.dropped.total
     if asked < every:
@@ -83,11 +78,7 @@ def print_dropped(selection: Selection, verb: str = "run") -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over ep, or base without an ep; in tokens/s of one policy alone, and if the
-    experiment has neither.
-
-    In a narrow terminal, without columns of one value.
-    """
+    """Decode throughput of every policy over ep, or base; in tokens/s of one policy, or without either."""
     from archsim.runs.results import REFERENCES
 
     rows = results.runs.rows
@@ -118,7 +109,6 @@ def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies:
 
 
 def print_best(plan: SweepPlan, folder: Path) -> None:
-    """The points with the highest decode throughput."""
     from pyarrow import parquet
 
     names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
@@ -137,7 +127,6 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
 
 
 def print_wafers(plan: SweepPlan, folder: Path) -> None:
-    """The distribution of drawn machines."""
     from pyarrow import parquet
 
     from archsim.questions.wafers import distributions

@@ -86,7 +86,6 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
 
 
 def run_fit(args: argparse.Namespace) -> int:
-    """Print the file that was written, and how far subjects differ."""
     from archsim.specs.library import load_model
     from archsim.traffic.preset_files import fit_preset, statistics_model
     from archsim.traffic.published import table_lines
@@ -171,7 +170,6 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def run_profile(args: argparse.Namespace) -> int:
-    """Print the measured patterns and the verdicts on the published insights."""
     from archsim.cli.printing import report_folder
     from archsim.show.profile_page import write_profile
     from archsim.traffic.preset_files import profile_source

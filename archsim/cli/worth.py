@@ -1,6 +1,4 @@
-"""``archsim compare --without``: whether a balancer pays on a deployment, judged on held-out loads, or a block of
-silicon.
-"""
+"""``archsim compare --without``: whether a balancer pays, tested on held-out loads, or a block of silicon."""
 
 from __future__ import annotations
 

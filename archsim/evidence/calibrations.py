@@ -35,10 +35,7 @@ ABOUT = (
 
 
 def validate_calibration(name: str, measurements: Measurements, quick: bool) -> Evidence:
-    """name: of a calibration, or its file; quick: the file alone, nothing held out and fitted again.
-
-    Raises CalibrationError where there are no measurements of its GPU.
-    """
+    """quick: the file alone, nothing held out. CalibrationError without measurements of its GPU."""
     calibration = load_calibration(name)
     gpu = calibration.gpu
     if gpu not in measurements.gpus():
@@ -171,7 +168,6 @@ def _tables(
 
 
 def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
-    """Cases of the library with most cases, by its newest table."""
     if not len(cases):
         return cases
     mine = cases[cases["library"] == cases["library"].mode()[0]]

@@ -1,7 +1,4 @@
-"""Rows of papers' numbers that no sweep gives: areas, statistics of routing, predictors and balancers on vectors.
-
-A run ``table: {function: archsim.evidence.claim_tables:NAME, given: ...}`` of a paper's file calls them.
-"""
+"""Rows of papers' numbers that no sweep gives, called by ``table: {function: archsim.evidence.claim_tables:NAME}``."""
 
 from __future__ import annotations
 
@@ -91,7 +88,6 @@ def _statistics_of(trace: Trace, pairs: list[int]) -> dict[str, float]:
 
 
 def _spread_pairs(name: str, requests: int, layers: int, seed: int) -> tuple[Trace, list[int]]:
-    """Routing of a preset in so many pairs of adjacent MoE layers."""
     traffic = load_traffic(name, library.load_model(name))
     assert isinstance(traffic, TrafficModel)
     first = np.unique(np.linspace(0, len(traffic.layer_ids) - 2, layers).astype(int))
@@ -186,11 +182,7 @@ def placed_by_load(model: str, gpus: int, imbalance: dict[str, Any], layers: int
 
 
 def shared_by_graph(spread: float = 0.3, draws: int = 100, seed: int = 0) -> Rows:
-    """A row a graph of DeepSeek's LPLB: ``max_over_mean`` of the GPUs after the linear programme, and ``before`` it.
-
-    Every edge of the graph is a redundant expert: one of the first GPU's, of which the second has a copy. Loads of
-    experts are normal (1, spread).
-    """
+    """A row a graph of DeepSeek's LPLB: ``max_over_mean`` of GPUs and ``before``; loads are normal (1, spread)."""
     generator = np.random.default_rng(seed)
     rows = []
     for name, edges in _GRAPHS.items():
@@ -210,9 +202,7 @@ SOLVER_NS, OPERATIONS_PER_NS = 100_000, 190.0  # README of deepseek-ai/LPLB: abo
 
 
 def lplb_of_100_us(step: allocation.StepView) -> allocation.Plan:
-    """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less: a small programme does not
-    use a GPU, and waits for its own steps.
-    """
+    """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less."""
     plan = allocation.lplb(step)
     least = int(SOLVER_NS * OPERATIONS_PER_NS)
     return plan._replace(effort=plan.effort._replace(operations=max(least, plan.effort.operations)))
@@ -275,10 +265,9 @@ def parts_of_layer(model: str, gpu: str, tokens: int, ranks: int) -> Rows:
 def two_stages(
     model: str, ranks: int, traffic: dict[str, Any], accuracy: float, slots: int = 8, layers: int = 12
 ) -> Rows:
-    """One row: ``local``, the share of pairs of token and expert that Libra's first stage runs, whose expert the
-    token's own GPU holds after Algorithm 1 (alpha 0.5); ``imbalance``, the busiest GPU over the mean, unbalanced.
-
-    Means over layers of prompts of generated ``traffic``, the keys of a trace's ``synthetic``. Ranks have as many each.
+    """One row: ``local``, the share of pairs that Libra's first stage runs, whose expert the token's own GPU holds
+    after Algorithm 1 (alpha 0.5); ``imbalance``: the busiest GPU over the mean. Means over layers of prompts of
+    ``traffic``.
     """
     shape, spec = library.load_model(model), workload.SyntheticSpec.model_validate(traffic)
     source = generated_traffic(shape, spec, ranks, layers)

@@ -1,6 +1,4 @@
-"""Reproduces the numbers of a paper: it runs what is missing under each of the paper's rules, and
-judges the results.
-"""
+"""Reproduces the numbers of a paper: runs what is missing under each of its rules, and tests the results."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class Claims(tables.Shown):
         return f"Claims({self.paper.title}: {len(self.judged)} rows, {', '.join(counted)})"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per judged claim: what, at, published, guess (the best null model), simulated (under the paper's
-        rules), physical, skill, kind.
-        """
+        """A row a claim: what, at, published, guess (best null model), simulated, physical, skill, kind."""
         import pandas
 
         rows = [
@@ -71,7 +67,6 @@ class Claims(tables.Shown):
 
     @cached_property
     def groups(self) -> list[tuple[papers.ClaimGroup, list[judged_claims.JudgedClaim]]]:
-        """Every group of the paper, with its rows."""
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
     def as_recorded(self) -> dict[str, Any]:
@@ -91,7 +86,6 @@ class Claims(tables.Shown):
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """Ids of those that are out of scope."""
         return tuple(name for part in self.paper.outside for name in papers.listed_ids(part.ids))
 
 
@@ -142,9 +136,7 @@ _CONFIGS = ("assumptions", "calibrations", "fabrics", "models", "serving", "syst
 
 
 def code_of(paper: papers.PaperSpec) -> str:
-    """12 hex digits of all that decides a paper's values: code, shipped files, its runs, rules and quantities. Null
-    models and reasons are not of them.
-    """
+    """12 hex digits of all that decides a paper's values: code, shipped files, its runs, rules and quantities."""
     digest = hashlib.sha256(f"{code_digest.digest_here(_CODE)} {_configs_digest()}".encode())
     digest.update(paper.model_dump_json(include={"runs", "rules", "answers", "figure"}).encode())
     for group, row in paper.rows():
@@ -162,9 +154,7 @@ def _configs_digest() -> str:
 
 
 def judge_recorded(paper: papers.PaperSpec, recorded: Mapping[str, Any]) -> Claims | None:
-    """Like `judge_paper`, but for values that were simulated before (`Claims.as_recorded`): None where other code
-    computed them. A row that was not simulated has no value.
-    """
+    """Like `judge_paper`, for recorded values: None where other code computed them."""
     if recorded.get("code") != code_of(paper):
         return None
     judged = []

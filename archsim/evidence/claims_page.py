@@ -73,9 +73,7 @@ def counts_of(claims: Sequence[Claims]) -> VerdictCounts:
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, JudgedClaim]]:
-    """The rows that are farthest from the published value, measured in it, or in the error of the worst null model
-    where that is larger: a ratio would mean nothing for a gain near 0.
-    """
+    """Rows farthest from the published value, in it or in the error of the worst null model if larger."""
 
     def far(found: tuple[Claims, JudgedClaim]) -> float:
         judged = found[1]
@@ -114,9 +112,6 @@ def _headline(claims: Claims) -> str:
 
 
 def summary_sentence(claims: Sequence[Claims]) -> str:
-    """How many of the published numbers are reproduced and how many are better than a guess, and what the others
-    are.
-    """
     found = counts_of(claims)
     said = [
         f"{found.reproduced} of {found.judged} independent published numbers are reproduced.",
@@ -134,7 +129,6 @@ def summary_sentence(claims: Sequence[Claims]) -> str:
 
 
 def answer_sentence(found: AnswerCells) -> str:
-    """The answer's sentence, with what was simulated."""
     values = {}
     for key, name in (("paper", OWN), ("physical", PHYSICAL)):
         for what, cells, mean in found.rows:
@@ -303,7 +297,6 @@ def _gap(unit: str) -> str:
 
 
 def published_text(judged: JudgedClaim, unit: str = "") -> str:
-    """The published value as it is written, with a unit."""
     value = judged.row.published
     if isinstance(value, str):
         return value

@@ -1,6 +1,4 @@
-"""Dispatch and combine as the engine takes them, by the bytes of a port, against every measured number of ranks and
-nodes: those without a table of their own are judged by what stands in for it.
-"""
+"""Dispatch and combine as the engine takes them against measured ranks and nodes, or what stands in for them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -18,9 +16,7 @@ GROUP = ["op", "variant", "library", "library_version", "num_gpus", "nodes", "hi
 
 
 class TransferCase(NamedTuple):
-    """One kernel on some ranks and nodes. ``tokens``, ``us``: float64[size], a notify included; ``error``: predicted /
-    measured - 1, None where no law covers it.
-    """
+    """A kernel. ``tokens``, ``us``: float64[size], with notify; ``error``: predicted / measured - 1, or None."""
 
     of: dict[str, str | int]
     tokens: np.ndarray

@@ -1,8 +1,5 @@
-"""Copies between two dies on the event engine, against the fitted law and measurements.
-
-Two dies with calibrated links: the only expert of a model has its home on the first die and executes on the second,
-which reads its three slices one after the other. HBM and LLC add no time, as the measured time of a copy includes
-them, and compute time is negligible. A third of the step is one copy, and must equal the law at its size.
+"""Copies between two dies on the event engine, against the fitted law and measurements: the only expert has its home on
+the first die and executes on the second, which reads three slices in turn. HBM, LLC and compute add no time.
 """
 
 from math import gcd
@@ -24,10 +21,8 @@ WIDEST = 1_000_000  # of a model
 
 
 def copy_cases(calibration: tables.CalibrationSpec, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row for each of COPY_SIZES and each measured size; none if the calibration provides no links. Own columns:
-    ``bytes``, ``law_us``, ``law_error``, ``extrapolated``.
-
-    Measured: the median of the measurements of that size in the law's series; nan if there are none.
+    """One row for each of COPY_SIZES and each measured size, with ``bytes``, ``law_us``, ``law_error``,
+    ``extrapolated``; none without links in the calibration. Measured: the median of that size, or nan.
     """
     law = transfers.link_table(calibration)
     if law is None:
@@ -87,7 +82,6 @@ def _width(size_bytes: int) -> int:
 
 
 def _copy_medians(rows: pd.DataFrame, law: tables.TransferTable) -> pd.Series:
-    """bytes → measured us of the points in the law's fit."""
     same = rows[(rows["library"] == law.library) & (rows["library_version"] == law.version)]
     for key, value in law.of.items():
         same = same[same[key].map(_text) == value]

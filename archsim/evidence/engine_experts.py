@@ -1,9 +1,5 @@
-"""Experts on the event engine, against the fitted law and measurements (figure 12 of Yu et al., ISCA 2026,
-arXiv 2510.05497v4).
-
-One die with the peak and HBM of the GPU runs one expert: gate, up and down product, each fetched when the previous
-one is done. Its times must equal the law, whatever the engine overlaps elsewhere, and are compared with the sum of
-the measured times.
+"""Experts on the event engine, against the fitted law and measurements (figure 12 of Yu et al., ISCA 2026, arXiv
+2510.05497v4): gate, up and down product in turn on a die with the GPU's peak and HBM. Times must equal the law.
 """
 
 from collections.abc import Mapping
@@ -35,10 +31,7 @@ _NAMED = {"name": "validation", "source": "validation of a calibration"}
 def steps_ns(
     machine: Mapping[str, Any], sizes: Mapping[str, int], policy: str, tokens: np.ndarray, **assumptions: str
 ) -> np.ndarray:
-    """float64[step] ns of steps with ``tokens: int64[step, expert]``.
-
-    ``machine``: fields of a SystemSpec; ``sizes``: of a ModelSpec; ``assumptions``: changes of ``physical``.
-    """
+    """float64[step] ns; ``tokens: int64[step, expert]``. ``machine``, ``sizes``: fields of specs; over ``physical``."""
     steps, experts = tokens.shape
     system = SystemSpec(**_NAMED, **machine)
     model = ModelSpec(**_NAMED, layers=1, moe_layers={"first": 0, "last": 0}, experts=experts, **sizes)
@@ -58,10 +51,8 @@ DTYPES = ("bf16", "fp8")
 
 
 def engine_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row per expert, dtype and number of tokens for which all products were measured; its own columns are
-    model, dtype, library, version, m, ``law_us`` and ``law_error``, of the engine against the fitted curve.
-
-    ``named``: the calibration's name or path, as in a system. Measured: medians over sweeps of the table's release.
+    """One row per expert, dtype and tokens for which all products were measured, with ``law_us`` and ``law_error``
+    against the curve. ``named``: the calibration. Measured: medians over sweeps of the table's release.
     """
     rows = products(measurements, calibration.gpu)
     found = []

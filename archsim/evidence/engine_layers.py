@@ -1,9 +1,6 @@
-"""One rank of an expert-parallel group on the event engine, against measured fused MoE layers.
-
-A switch joins as many dies as the group has ranks, each with the peak and HBM of the GPU; the experts of the first
-die get the tokens of one rank, all weights are local, and nothing travels. Its time under ``gemm: grouped`` is
-compared with that of the library measured at these pairs and experts: by name, and with the fastest of all. Layers of
-another GPU judge a calibration that is scaled to it.
+"""One rank of an expert-parallel group on the event engine, against measured fused MoE layers: a switch joins as many
+dies as ranks; the first die's experts get one rank's tokens, all weights are local, nothing travels. Times under
+``gemm: grouped`` are compared by library, and with the fastest.
 """
 
 from typing import Any
@@ -30,11 +27,7 @@ CELL = ["model", "dtype", "ep", "pairs", "active"]
 def layer_cases(
     calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements, gpu: str | None = None
 ) -> pd.DataFrame:
-    """One row per cell and library, and per cell and FASTEST; the range is the result's own residuals.
-
-    ``named``: the calibration's name or path, as in a system; ``gpu``: whose measurements judge it, by default those of
-    the calibration. ``law_error``: of the engine against the fitted curve.
-    """
+    """A row per cell and library, and FASTEST. ``gpu``: whose measurements; ``law_error``: against the curve."""
     gpu = gpu or calibration.gpu
     cells = measured_cells(measurements, gpu)
     found = [
@@ -53,15 +46,11 @@ def scaled_cases(calibration: tables.CalibrationSpec, named: str, measurements: 
 
 
 def calibrations_shipped() -> set[str]:
-    """Names of the shipped calibrations."""
     return {file.stem for file in (config_files.shipped_configs() / "calibrations").glob("*.yaml")}
 
 
 def measured_cells(measurements: reading.Measurements, gpu: str) -> pd.DataFrame:
-    """Balanced layers of a GPU, TP 1, newest version of each library and kernel: CELL, sizes, library, measured us.
-
-    The rows of FASTEST are the least of all whole layers of a cell. Cells of less than a pair are left out.
-    """
+    """Balanced layers of a GPU, TP 1, newest versions: CELL, sizes, library, measured us; FASTEST: the least."""
     rows = with_defaults(measurements.table("moe", gpu))
     rows = rows[(rows["distribution"] == BALANCED) & (rows["tp"].astype(int) == 1) & (rows[EPLB].astype(int) == 0)]
     parts = [

@@ -1,7 +1,5 @@
-"""A claim beside rows of results: the one evaluator, for sweeps and for serving.
-
-A quantity is an expression of columns of a row, and of ``other``'s, the row that differs from it in nothing but what
-``against`` says. Its value is the mean (the most, the least) over all rows that ``at`` selects.
+"""A claim beside rows of results, of sweeps and serving: a quantity is an expression of columns of a row and of
+``other``'s, which differs in what ``against`` says; its value is the mean (most, least) over the rows of ``at``.
 """
 
 from __future__ import annotations
@@ -27,9 +25,7 @@ _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
 
 def value_of(group: papers.ClaimGroup, row: papers.ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
-    """The value of the rows that are meant. None where there are none or the runs lack a column. NO_ROOM where all of
-    them were refused.
-    """
+    """The value of the rows that are meant; None without any, NO_ROOM where all were refused."""
     return taken(group.quantity, group.at | row.at, group.against, rows, axes, row.take or group.take)
 
 
@@ -67,9 +63,7 @@ def _column_sums(rows: Sequence[Row | None], expression: constraints.Expression)
 
 
 def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[str, Any]) -> Row | None:
-    """The first row that ``against`` means and that is like ``row`` in ``keys``. A mapping there is looked up with the
-    row's own value: ``{policy: {fast: slow}}`` compares fast with slow.
-    """
+    """The first row like ``row`` in ``keys`` that ``against`` means; ``{policy: {fast: slow}}`` looks values up."""
     if not against:
         return None
     meant = {key: value.get(row.get(key)) if isinstance(value, dict) else value for key, value in against.items()}
@@ -77,7 +71,6 @@ def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[
 
 
 def _lookup(row: Row, other: Row | None) -> constraints.Lookup:
-    """Value of a quantity's name; None where the row has no number of it."""
     return lambda name: _number(
         other if name.startswith(f"{papers.OTHER}.") else row, name.removeprefix(f"{papers.OTHER}.")
     )
@@ -123,9 +116,7 @@ class JudgedClaim(NamedTuple):
         return None if nearest is None or not nearest else float(self.simulated) / nearest - 1  # type: ignore[arg-type]
 
     def error(self, value: Value) -> float:
-        """How far a value is from the published one, in its unit, or by the logarithm. Infinite for a number where the
-        paper has none, and the other way round; and for what an inequality excludes, since it is met or it is not.
-        """
+        """Distance from the published value, in its unit or by the logarithm; infinite if only one exists."""
         published = self.row.published
         if isinstance(published, str) or not isinstance(value, float):
             return 0.0 if published == value else math.inf
@@ -145,14 +136,11 @@ class JudgedClaim(NamedTuple):
 
     @property
     def guess(self) -> Value:
-        """What the best null model says."""
         return self.best_null[1]
 
     @property
     def skill(self) -> float | None:
-        """1 minus the error over that of the best null model; for all of a fitted constant's interval. 0 where both are
-        exact; minus infinity where the null model alone is; None without a value.
-        """
+        """1 - error / best null model's; 0: both exact; -inf: it alone is exact; None without a value."""
         if self.simulated is None:
             return None
         own, null = max(map(self.error, (self.simulated, *self.ends))), self.error(self.guess)
@@ -197,9 +185,7 @@ class JudgedClaim(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``reproduced`` (skill above `LEAST_SKILL`, and inside the paper's rounding or spread), ``better`` (that skill
-        alone), ``missed``, ``follows`` (from other rows), ``fit``, or ``none`` where the runs show no value.
-        """
+        """``reproduced``, ``better`` (skill alone), ``missed``, ``follows``, ``fit``, or ``none``."""
         if self.simulated is None:
             return "none"
         if self.row.fit:
@@ -253,9 +239,7 @@ class JudgedSign(NamedTuple):
 
 
 def judged_signs(judged: Sequence[JudgedClaim], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
-    """The judged signs of all pairs of rows that their groups' ``signs`` name. Pairs that are equal as published, that
-    do not fit, or that were both fitted have no sign. called: what a value of a column is in words.
-    """
+    """The signs of pairs of rows that groups name, but equal, misfit or both fitted ones. called: value → words."""
     found = []
     for each in judged:
         for sign in each.group.signs:

@@ -21,9 +21,7 @@ US = 1e-3  # per ns
 def kernel_cases(
     calibration: tables.CalibrationSpec, name: str, measurements: reading.Measurements
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Cases of kernels that the file's laws predict, in us; and a line for every table of products, layers, attention
-    and transfers that no law reads.
-    """
+    """Cases of kernels that the file's laws predict, in us; and a line for every table that no law reads."""
     gpu, found, unread, taken = calibration.gpu, [], list(_unread_products(calibration, measurements)), set()
     for way, rows in measurements.table("attention", gpu).groupby(WAY, sort=True):
         library, version, phase, kind, dtype, kv_dtype = way

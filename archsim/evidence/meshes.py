@@ -1,8 +1,5 @@
-"""Measured meshes of chips: what was measured beside what the laws say, and beside null models, case by case.
-
-A null model has one constant, fitted to the same cases as the law: ``links only`` (bytes over the busiest link),
-``endpoint only`` (vectors of the busiest chip), ``constant`` (the same time always). A law that is not better than
-these says nothing, and the summary says where that is so.
+"""Measured meshes of chips beside the laws and null models with one constant, fitted to the same cases: ``links only``
+(bytes over the busiest link), ``endpoint only`` (vectors of the busiest chip), ``constant``.
 """
 
 from __future__ import annotations
@@ -118,12 +115,10 @@ class MeshValidation(Shown):
         return f"MeshValidation({len(self.judged)} cases, {len(self.ratios)} ratios, {len(self.unread)} files unread)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per case, ratio and null model."""
         return cases_of(self)
 
     @property
     def evidence(self) -> Evidence:
-        """As every source is shown."""
         beaten = sum(bool(each.beaten_by) for each in self.summaries)
         sentences = [f"{len(self.summaries) - beaten} of {len(self.summaries)} fitted curves beat every null model."]
         sentences += [
@@ -140,12 +135,8 @@ class MeshValidation(Shown):
 
 
 def validate_meshes(*folders: str | Path, fabrics: Sequence[FabricCalibration] | None = None) -> MeshValidation:
-    """Compare the CSV files of folders with calibrations of fabrics; None: with the shipped ones.
-
-    Several folders count as one: a ratio may have its two times in different ones.
-
-    Raises CalibrationError for a file that is not as expected, and for a case of a topology on which its law was not
-    measured.
+    """Compare the CSV files of folders, which count as one, with calibrations of fabrics; None: the shipped ones.
+    Raises CalibrationError for an unexpected file, and for a topology on which a law was not measured.
     """
     measured = read_meshes(*folders)
     known = list(shipped_fabrics() if fabrics is None else fabrics)
@@ -213,12 +204,10 @@ def _judge(
 
 
 def _ns_of(law: EndpointLaw, case: Case, vectors: Mapping[str, float]) -> float:
-    """The time of a case as a run of a machine with its links has it."""
     return law.time_ns(vectors, case.vector_bytes, case.links, case.links * case.link_bytes_per_s)
 
 
 def _refit(cases: Sequence[Case], law: EndpointLaw) -> EndpointLaw:
-    """A law with the same terms, of other cases."""
     from calibration.fit.mesh import FIXED, LINK, fit_law
 
     terms = [FIXED] if law.fixed_ns else []
@@ -395,9 +384,7 @@ LARGE_PACKET = 15232  # bytes (hardware.csv)
 
 
 def block_ns(fabric: FabricCalibration, mesh: str, name: str, tokens: int) -> float | None:
-    """The time of a block on 8 x 4 chips: measured on a line, on a 2-D mesh and with the axis of 8 a ring; where the
-    axis of 4 is a ring, a collective's busiest link carries half as many shards. None for another mesh.
-    """
+    """A block's time on 8 x 4 chips: a line, a mesh, a ring of 8; a ring of 4 halves the busiest link. Else None."""
     of = {(each, kind): ns for each, kind, ns in fabric.blocks}
     if mesh != "8x4":
         return None
@@ -480,12 +467,10 @@ def _summaries(judged: Sequence[MeshCase], known: Sequence[EndpointLaw]) -> list
 
 
 def names_of(kernel: str) -> str:
-    """The names in words."""
     return {DISPATCH: "dispatch", COMBINE: "combine", "link": "link rate", "hop": "hop latency"}.get(kernel, kernel)
 
 
 def tables_of(found: MeshValidation) -> list[EvidenceTable]:
-    """Every case, every ratio, ratios by kind, and mean errors by kernel and version."""
     head = ["case", "kernel", "version", "measured", "simulated", "error", "left out", *NULLS]
     cases = [[*_cells(each), *(_time(ns, each.unit) for ns in each.nulls)] for each in found.judged]
     ratios = [
@@ -530,7 +515,6 @@ def cases_of(found: MeshValidation) -> pandas.DataFrame:
 
 
 def law_lines(fabrics: Iterable[FabricCalibration]) -> list[str]:
-    """Every law with its constants and residuals, a line each."""
     return [line for fabric in fabrics for line in _laws_of(fabric)]
 
 

@@ -33,7 +33,6 @@ class EvidenceTable(NamedTuple):
     most: int = 1000  # rows that a terminal shows
 
     def lines(self) -> Iterator[str]:
-        """Of aligned text."""
         shown = self.rows[: self.most]
         more = f", the first {len(shown)} of {len(self.rows)} rows" if len(shown) < len(self.rows) else ""
         yield f"\n{self.title}{more}:"
@@ -44,7 +43,6 @@ class EvidenceTable(NamedTuple):
             yield "  ".join([*texts, *numbers]).rstrip()
 
     def markdown(self) -> list[str]:
-        """Lines of a table."""
         marks = ["---"] * self.texts + ["---:"] * (len(self.names) - self.texts)
         return [f"| {' | '.join(row)} |" for row in (self.names, marks, *self.rows)]
 
@@ -107,13 +105,11 @@ class Evidence(Shown):
                 yield from table.lines()
 
     def as_json(self) -> dict[str, Any]:
-        """The answer, errors by group, what is left out, and the cases, if they are few."""
         found = {"answer": list(self.sentences), "errors": _records(self.errors), "notes": list(self.notes),
                  "left_out": list(self.left_out)}  # fmt: skip
         return found | ({"cases": _records(self.cases)} if len(self.cases) <= MOST_IN_JSON else {})
 
     def markdown(self) -> str:
-        """A page of all tables."""
         lines = [f"# {self.title}", "", " ".join(self.sentences), "", *(f"- {note}" for note in self.notes), ""]
         for table in self.tables:
             lines += [f"{table.title}:", "", *table.markdown(), ""]
@@ -122,9 +118,7 @@ class Evidence(Shown):
         return "\n".join(lines)
 
     def write(self, folder: Path) -> Path:
-        """Write ``index.html`` and its tables; equal inputs give equal bytes. ``cases.parquet``: every case,
-        ``errors.csv``: errors by group, ``evidence.json``: the answer. Returns the page.
-        """
+        """Write ``index.html``, ``cases.parquet``, ``errors.csv`` and ``evidence.json``. Returns the page."""
         import json
 
         own_folder(folder)
@@ -137,7 +131,6 @@ class Evidence(Shown):
 
 
 def _records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """Rows; null for what is not known."""
     rows = frame.to_dict("records")
     return [{name: None if value != value else value for name, value in row.items()} for row in rows]
 

@@ -12,20 +12,8 @@ from archsim.base.case import Case, frame_of
 from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
 from calibration.measurements import reading, schema
+from microarch.silicon import energy
 from microarch.silicon.die_area import GH100_MM2
-from microarch.silicon.energy import (
-    BOOST,
-    BOOSTED,
-    CLOCK_MHZ,
-    CROWDED_ROWS,
-    HOPPER_AT_NO_CLOCK,
-    SIXTEEN_BIT,
-    TILE_ROWS,
-    Activity,
-    EnergyEstimates,
-    multiplying,
-    run_energy,
-)
 from microarch.silicon.heat import voltage
 
 # Heading → column of `power_cases`, and how a value is written.
@@ -45,9 +33,7 @@ PEAK_16_BIT_PER_MM2 = 989 * TERA / GH100_MM2  # FLOP/s of an H100, whose rates a
 
 
 def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row for each work of the table ``power``, medians over runs. No rows without
-    measurements, or for a GPU whose die area is not in DIE_MM2.
-    """
+    """A row for each work of the table ``power``, medians over runs; none for a GPU that is not in DIE_MM2."""
     rows = measurements.table(schema.POWER.kind, gpu)
     rows = rows[rows["power_w"].notna()]
     if gpu not in DIE_MM2 or not len(rows):
@@ -63,17 +49,17 @@ def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
     if {"read", "read_and_wait"} <= {*kernels}:
         kernels["read_and_wait"] = took["read"] / took["read_and_wait"]
     for name, bound in (("computed_w", "value"), ("low_w", "low"), ("high_w", "high")):
-        estimates = EnergyEstimates().at(bound)
+        estimates = energy.EnergyEstimates().at(bound)
         powers = [
             gpu_power_w(
                 row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, WEIGHT_BYTES[row.dtype], DIE_MM2[gpu], estimates,
-                row.m, LIMIT_W.get(gpu, np.inf), BOOST, kernels[row.work],
+                row.m, LIMIT_W.get(gpu, np.inf), energy.BOOST, kernels[row.work],
             )
             for row in found.itertuples()
         ]  # fmt: skip
         found[name] = [power_w for power_w, _ in powers]
         if bound == "value":
-            found["clock_mhz"] = [clock * CLOCK_MHZ for _, clock in powers]
+            found["clock_mhz"] = [clock * energy.CLOCK_MHZ for _, clock in powers]
     cases = [
         Case("power", gpu, f"{row.work.replace('_', ' ')} {row.dtype} {row.m}", "W", row.measured_w, row.computed_w,
              low=row.low_w, high=row.high_w)
@@ -88,32 +74,36 @@ def gpu_power_w(
     flop_per_s: float,
     dtype_bytes: float,
     die_mm2: float,
-    estimates: EnergyEstimates,
-    rows: int = TILE_ROWS,
+    estimates: energy.EnergyEstimates,
+    rows: int = energy.TILE_ROWS,
     limit_w: float = np.inf,
     boost: float = 1.0,
     kernels: float = 1.0,
 ) -> tuple[float, float]:
-    """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured.
-
-    What it reads from HBM passes its cache once. ``rows``: of the products, multiplied in whole tiles. The clock is
-    ``boost``, or the one with which the chip draws ``limit_w``, by the law of voltage of `microarch.silicon.heat`.
+    """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured:
+    ``boost``, or the one at ``limit_w`` (`microarch.silicon.heat`). ``rows``: of products, multiplied in whole tiles;
     ``kernels``: share of the time in which any runs.
     """
-    busy_s = kernels - float(multiplying(flop_per_s * dtype_bytes / SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2))
-    padded = flop_per_s * (ceil(rows / TILE_ROWS) * TILE_ROWS / rows - 1)
-    second = Activity(
+    busy_s = kernels - float(
+        energy.multiplying(flop_per_s * dtype_bytes / energy.SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2)
+    )
+    padded = flop_per_s * (ceil(rows / energy.TILE_ROWS) * energy.TILE_ROWS / rows - 1)
+    second = energy.Activity(
         time_s=1.0, hbm_bytes=hbm_bytes_per_s, d2d_byte_hops=0.0, llc_bytes=2 * hbm_bytes_per_s, flop=flop_per_s,
         decision_s=0.0, tokens=1.0, padded_flop=padded, kernel_s=busy_s if flop_per_s or hbm_bytes_per_s else 0.0,
-        crowded_s=busy_s * rows / (rows + CROWDED_ROWS) if flop_per_s else 0.0,
+        crowded_s=busy_s * rows / (rows + energy.CROWDED_ROWS) if flop_per_s else 0.0,
     )  # fmt: skip
-    joule = run_energy(second, dtype_bytes=dtype_bytes, die_mm2=die_mm2, dies=1, decision_w=0.0, estimates=estimates)
+    joule = energy.run_energy(
+        second, dtype_bytes=dtype_bytes, die_mm2=die_mm2, dies=1, decision_w=0.0, estimates=estimates
+    )
     others = sum(each for block, each in joule.items() if block not in ("compute", "busy"))
 
     def watt(clock: float) -> float:
         """At a clock over that at which the energy of a FLOP was measured; that of kernels, at the highest."""
-        volt, highest = (voltage(each / BOOST, HOPPER_AT_NO_CLOCK) for each in (clock, boost))
-        return others + joule["compute"] * BOOSTED * volt**2 + joule["busy"] * clock / boost * (volt / highest) ** 2
+        volt, highest = (voltage(each / energy.BOOST, energy.HOPPER_AT_NO_CLOCK) for each in (clock, boost))
+        return (
+            others + joule["compute"] * energy.BOOSTED * volt**2 + joule["busy"] * clock / boost * (volt / highest) ** 2
+        )
 
     if watt(boost) <= limit_w or not joule["compute"]:
         return watt(boost), boost

@@ -1,7 +1,5 @@
-"""Errors of a calibration file, and of fits on unseen sweeps, shapes and EP sizes, next to repeatability.
-
-A case is one measured point. ``error`` = predicted / measured - 1. ``floor``: |measured / median of the other sweeps of
-the same library and release at the same point - 1|: no model can be expected to do better.
+"""Errors of a calibration file, and of fits on unseen sweeps, shapes and EP sizes, next to repeatability. ``error`` =
+predicted / measured - 1; ``floor``: |measured / median of the other sweeps of its release at the point - 1|.
 """
 
 from collections.abc import Iterator
@@ -42,7 +40,6 @@ LEAST_SHAPES = 4
 
 
 def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every GEMM row of the calibration's GPU by the calibration file, with the table used."""
     rows = measurements.table("gemm", calibration.gpu)
     found = []
     for key, mine in choosing.gemm_groups(measurements, calibration.gpu):
@@ -60,23 +57,17 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 
 
 def _size_names(first: np.ndarray, second: np.ndarray) -> pd.Series:
-    """'4096x7168': the name of two sizes in tables."""
     return pd.Series(first.astype(np.int64).astype(str)) + "x" + pd.Series(second.astype(np.int64).astype(str))
 
 
 def _kinds(rows: pd.DataFrame, prints, name: pd.Series, names, at: np.ndarray, axis) -> np.ndarray:
-    """Whether each row is in the fit: its time is in its cell of the table (``name`` of ``names`` and ``at`` of
-    ``axis``), whatever file or run it came in through.
-    """
+    """Whether each row is in the fit: its time is in its cell of the table, whatever file it came in through."""
     row, column = (pd.Index(cells).get_indexer(wanted) for cells, wanted in ((list(names), name), (axis, at)))
     return np.where(in_fit(prints, row, column, np.log(rows["latency_us_median"].to_numpy(float))), FITTED, NEW)
 
 
 def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
-    """Rows of all sweeps of a release; of other versions only those that the fit pooled, if it includes this one.
-
-    ``key``: columns of ``names``, then the version.
-    """
+    """Rows of a release; of other versions only those that the fit pooled. ``key``: of ``names``, then version."""
     same = rows["library_version"].map(release) == release(key[-1])
     for name, value in zip(names, key, strict=False):
         same &= rows[name] == value
@@ -137,10 +128,7 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
-    """Shapes, judged by a table fitted without them; ``folds``-fold (with few shapes, at most FOLDS_OF_FEW).
-
-    Tables of fewer than LEAST_SHAPES shapes are skipped.
-    """
+    """Shapes beside a table fitted without them, ``folds``-fold, FOLDS_OF_FEW with few; not below LEAST_SHAPES."""
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
         shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
@@ -190,9 +178,7 @@ def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
 
 
 def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every MoE row, judged by the calibration file's table of the same model, library, release,
-    dtype and distribution.
-    """
+    """Every MoE row beside the calibration file's table of its model, library, release, dtype and distribution."""
     found = []
     rows = measurements.table("moe", calibration.gpu)
     rows = moe.with_defaults(rows)
@@ -272,10 +258,7 @@ GROUP = ["library", "dtype", "distribution", "model", "version", "kernel", "eplb
 
 
 def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
-    """One row per group of GROUP: the columns of a summary, ``aim`` and ``met`` ('yes', 'no', 'floor').
-
-    'floor': missed, but within the spread of repetitions or routing draws.
-    """
+    """A row a group of GROUP, ``aim`` and ``met`` ('yes', 'no'; 'floor': missed within the repetitions' spread)."""
     if not len(cases) or not set(choosing.MOE_NAMES) <= set(cases):
         return pd.DataFrame()
     cases = cases[cases["kind"] == RANK_OUT]

@@ -27,11 +27,8 @@ def series_cases(
     measurements: Measurements, gpu: str, calibration: tables.CalibrationSpec | None = None
 ) -> pd.DataFrame:
     """A row a point of every P2P, collective and host path sweep and memory curve of a GPU, by the laws of a
-    calibration (series without one are left out); without a calibration, with sizes left out in turn, where error is
-    nan at sizes that are never left out.
-
-    Own columns: ``set`` of series that are pooled, ``series``, ``bytes``, ``table`` of the set, ``extrapolated``, and
-    ``floor``, once a series: how far points of one size, or its rounding, are apart.
+    calibration, or else with sizes left out in turn (error nan if never). Own columns: ``set`` of pooled series,
+    ``series``, ``bytes``, ``table``, ``extrapolated``, and ``floor``, once a series.
     """
     found = []
     for item in all_series(measurements, gpu):

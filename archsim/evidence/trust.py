@@ -1,9 +1,6 @@
-"""How far the time of a machine can be trusted: the error of the nearest machine that was measured, by part of an
-iteration, and the share of the time that rests on it.
-
-Errors are measured over predicted times of points that no fit saw (configs/uncertainty/widths.yaml): of the machine's
-own curves where it was measured, of curves that were scaled from one GPU to another where it was not. Links of a mesh
-have the errors of curves fitted to the one mesh that was measured, on cases left out. Parts are taken as independent.
+"""How far the time of a machine can be trusted: the error of the nearest measured machine by part of an iteration (over
+predicted times that no fit saw, configs/uncertainty/widths.yaml), and the share of the time that rests on it. Links of
+a mesh have the errors of cases left out. Parts are taken as independent.
 """
 
 from __future__ import annotations
@@ -56,7 +53,6 @@ class TrustedPart:
 
     @property
     def typical(self) -> float:
-        """Median error, as a share."""
         return float(np.median(np.abs(self.factors - 1)))
 
     @property
@@ -96,7 +92,6 @@ class Trust:
         )
 
     def as_answer(self) -> Answer:
-        """The sentence, and a row for each part of the time."""
         rows = [
             (
                 each.name, percent(each.share, 1),
@@ -124,9 +119,7 @@ class Trust:
 
 
 def trust(experiment: ExperimentSpec, chosen: Mapping[str, Any]) -> Trust:
-    """Of one run of an experiment, simulated by the analytical engine: under ``physical`` where it is given, at the
-    largest batch, under ep, unless ``chosen`` says other. Raises ArchsimError.
-    """
+    """Of one analytical run: under ``physical``, largest batch, ep, unless ``chosen`` says other. ArchsimError."""
     labels, policies = ([getattr(each, name) for each in parts] for parts, name in (
         (experiment.assumptions, "label"), (experiment.policies, "name"),
     ))  # fmt: skip
@@ -211,9 +204,7 @@ def _ways(run: Run) -> dict[str, str]:
 
 
 def _mesh_errors(system: Any) -> Sequence[float]:
-    """Errors of fitted curves of dispatch and combine on cases left out, as shares: of all kernels of the mesh that the
-    machine names, else of the one that was measured.
-    """
+    """Errors of fitted dispatch and combine on cases left out, as shares, of the machine's mesh or the measured one."""
     machine = Path(system.endpoint.rpartition("/")[0]) if system.endpoint else MESH
     laws = fabric_calibration(machine).endpoint
     return sorted(law.residuals.held_out_mean for law in laws if law.residuals and law.residuals.held_out_mean)

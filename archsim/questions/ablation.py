@@ -1,12 +1,6 @@
-"""Changes one assumption set into another, one field at a time and cumulatively, and measures what each change does to
-a policy's speed-up.
-
-A *chain* starts with the first set and takes over the other's values one field after the other, in ``ORDER``; its last
-link has all values of the other set and must give that set's own results, bit for bit. In addition, every field is
-changed *alone*, from the first set. The two differ if assumptions interact, so both are reported.
-
-One row more (`ENDPOINT`) goes beyond the other set: the endpoints of dies as measured on a real mesh. The controllers
-of the dies of a wafer are not known, so that neither shipped set limits them.
+"""Changes one assumption set into another, in a *chain* of one field after the other (``ORDER``), whose end gives the
+other set's results bit for bit, and each field *alone*. Both are reported, as assumptions interact. `ENDPOINT` goes
+beyond: endpoints of dies as measured on a real mesh.
 """
 
 from __future__ import annotations
@@ -223,7 +217,6 @@ def _waterfall(
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows are equal except for the names of their assumption sets."""
     named = ("assumptions", "run")
     return {key: value for key, value in one.items() if key not in named} == {
         key: value for key, value in other.items() if key not in named

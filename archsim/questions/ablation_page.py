@@ -29,10 +29,7 @@ class Waterfalls:
 
 
 def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results give equal bytes.
-
-    ``notes``: on what the runs do not read.
-    """
+    """Write ``index.html`` and ``ablation.csv``; returns the page's path. ``notes``: on what the runs do not read."""
     files.write_text(folder / "ablation.csv", csv_of(found))
     files.write_text(folder / "index.html", render(found, name, notes))
     return folder / "index.html"
@@ -95,7 +92,6 @@ def drawing(fall: Waterfall, found: Ablation) -> plots.Bars:
 
 
 def sentence(fall: Waterfall, found: Ablation) -> str:
-    """Speed-up of a policy under both sets, and the assumptions with the largest effects, the largest first."""
     largest = sorted(
         (each for each in fall.effects if _distance(each) > log(1 + LEAST_CHANGE)), key=_distance, reverse=True
     )
@@ -111,9 +107,7 @@ def sentence(fall: Waterfall, found: Ablation) -> str:
 
 
 def endpoint_sentence(fall: Waterfall, found: Ablation) -> str:
-    """What the speed-up is worth if the controllers of dies are like those of a measured mesh; empty if it is asked
-    already.
-    """
+    """The speed-up if dies have the controllers of a measured mesh; empty if it is asked already."""
     if fall.beyond is None:
         return ""
     return (

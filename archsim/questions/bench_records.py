@@ -1,6 +1,4 @@
-"""Stimulus of the components in RTL, recorded in a run of an experiment on the interpreted engine: what its steps ask
-of sorter, allocator, selector, heatmap store, PDU and ATU.
-"""
+"""Stimulus of the components in RTL, recorded in a run of an experiment on the interpreted engine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -69,9 +67,7 @@ class AtuLog(blocks.Atu):
 
 
 def record_bench(block: str, runs: list[Run], replay_of: Callable[[Run], Replay], events: int) -> BenchRun:
-    """The stimulus of a component in the first of the runs that has any, of about as many events at least, if its steps
-    have them. Raises SpecError where no run has one.
-    """
+    """Of the first run that has any, of at least about ``events`` events if it has them. Raises SpecError if none."""
     needs, record = _RECORDS[block]
     for run in runs:
         if not _has(needs, run):

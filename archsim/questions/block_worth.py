@@ -1,8 +1,6 @@
-"""Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
-
-A policy that uses the block is compared with one that differs from it in that alone. The block pays a mm² and a USD
-where throughput grows by more than silicon and price of the machine do, and a W where a token takes less energy: in
-every draw of the traffic, and by PAYS or more, as `archsim compare --without` of balancers.
+"""Whether a block of the decision hardware pays: policies that differ in it alone are compared. It pays a mm² and a USD
+where throughput grows by more than silicon and price do, a W where a token takes less energy: in every draw, by PAYS or
+more.
 """
 
 from __future__ import annotations
@@ -117,13 +115,11 @@ class BlockWorth(Shown):
 
     @property
     def gains(self) -> tuple[float, float]:
-        """Lowest and highest change of throughput."""
         every = [row.gain for row in self.rows]
         return min(every), max(every)
 
     @property
     def verdict(self) -> str:
-        """Sentences for each set of assumptions."""
         sets = list(dict.fromkeys(row.assumptions for row in self.rows))
         own = ([row for row in self.rows if row.assumptions == name] for name in sets)
         return " ".join(f"Under {name}, {self.block} {_verdict(rows)}" for name, rows in zip(sets, own, strict=True))
@@ -135,10 +131,7 @@ class BlockWorth(Shown):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Sentences: why the block does not pay, with the charge that is larger than the gain and what would have to
-        change. For each set of assumptions, of the runs with the highest gain among those that do not pay for their
-        area, power and price; runs with the same reason share a sentence.
-        """
+        """Why the block does not pay, and what would have to change, of the runs with the highest gain."""
         said, shares = [], {each.system: each.share for each in self.costs}
         for name in dict.fromkeys(row.assumptions for row in self.rows):
             short = [row for row in self.rows if row.assumptions == name and len(row.pays) < len(RESOURCES)]
@@ -215,7 +208,6 @@ class BlockWorth(Shown):
         )  # fmt: skip
 
     def to_pandas(self) -> DataFrame:
-        """One row per pair of runs."""
         return frame_of(self.rows)
 
     def __repr__(self) -> str:
@@ -319,7 +311,6 @@ def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpe
 
 
 def uses(block: str, policy: PolicySpec) -> bool:
-    """Whether a policy needs the block."""
     if block == SPEEDS:
         return any(policy.needs_speeds(part) for part in ("allocation", "rebalancing"))
     name = getattr(policy, BLOCKS[block]).name
@@ -358,9 +349,6 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
 
 
 def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, Any]]) -> BlockWorth:
-    """The block by the rows of runs of an experiment's policies (columns of ``results.parquet``), of every draw of its
-    traffic.
-    """
     found: dict[tuple, list[Mapping[str, Any]]] = {}
     for draw in draws:
         for row in draw:
@@ -383,9 +371,7 @@ def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, 
 
 
 def in_worlds(found: BlockWorth, sure: Sure) -> BlockWorth:
-    """The result with the gains of every pair of runs in worlds. It pays in a world where throughput grows by PAYS, and
-    by more than silicon and price of the machine do. ``sure``: of the policies of its rows.
-    """
+    """With the gains of every pair in samples, by which it pays or not. ``sure``: of the policies of its rows."""
     costs, worlds = {each.system: each.share for each in found.costs}, []
     for row in found.rows:
         of = row.system, row.model, row.batch, row.assumptions
@@ -407,7 +393,6 @@ def _run(
     key: tuple, rows: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], without: str,
     share: Mapping[str, float],
 ) -> BlockRun:  # fmt: skip
-    """Of the same draws with the block and without."""
     pairs = list(zip(rows, before, strict=True))
     gains = [row["throughput_tokens_per_s"] / other["throughput_tokens_per_s"] - 1 for row, other in pairs]
     gains = [gain if abs(gain) > NO_GAIN else 0.0 for gain in gains]

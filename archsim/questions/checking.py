@@ -126,9 +126,7 @@ def _of_each(systems: Iterable[SystemSpec], lines_of: Callable[[SystemSpec], Ite
 
 
 def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str], None]) -> tuple[str, list[str]]:
-    """(what its runs take, details): the checks of ``archsim sweep`` before it simulates, where they are quick, else
-    what makes them.
-    """
+    """(what its runs take, details): the quick checks of ``archsim sweep`` before it simulates."""
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.serving_files import Serving
 

@@ -85,9 +85,7 @@ def errors_of(compared: Sequence[Compared]) -> list[Part]:
 
 
 def compare(selection: Selection, size: int, decode_steps: int, watcher: sweep.Watcher | None = None) -> Comparison:
-    """Compares at most ``size`` runs, which are drawn at random but always the same, with at most ``decode_steps``
-    decode steps each.
-    """
+    """Compares a fixed random sample of at most ``size`` runs, with at most ``decode_steps`` decode steps each."""
     return _compare(selection, selection.kept, size, decode_steps, watcher or sweep.Unwatched())
 
 
@@ -145,9 +143,7 @@ def write_sweep_report(
 
 @contextmanager
 def failures_on_page(name: str, folder: Path) -> Iterator[None]:
-    """Where runs of experiment ``name`` fail in this context, write ``index.html`` in ``folder``: which, and why.
-    Passes FailedRuns on.
-    """
+    """Where runs fail in this context, write which and why to ``index.html``. Passes FailedRuns on."""
     try:
         yield
     except FailedRuns as error:

@@ -1,6 +1,4 @@
-"""What a die that dies tonight costs: the step before, the step after with its experts on whoever has room, and the
-step once the policy's own placement holds for the dies that are left; and what moves for it.
-"""
+"""What a die that dies tonight costs: the steps before, after, and once the policy has placed anew; and the moves."""
 
 from __future__ import annotations
 
@@ -45,15 +43,12 @@ class Death:
 
     @property
     def steps(self) -> int | None:
-        """Iterations after which the moves have won back their time; None where the step is no faster after them, or
-        may be slower.
-        """
+        """Iterations after which the moves have won back their time; None where the step may be no faster."""
         won_ns = self.after_ns - self.balanced_ns
         return math.ceil(self.moved_ns / won_ns) if won_ns > 0 and self.won[0] >= 0 else None
 
     @property
     def lines(self) -> list[str]:
-        """What it says, a line each."""
         within = f" in 90\u00a0% of {self.samples} samples" if self.samples else ""
         change = change_text(self.after_change, within), change_text(self.balanced_change)
         lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
@@ -140,9 +135,7 @@ def _off(simulator: Simulator, before: Run, after: Run, adopted: Placement, samp
 
 
 def _adopt(held: np.ndarray) -> tuple[Placement, int]:
-    """The placement with experts that nobody holds on the dies that hold fewest, ties to the lowest; and how many they
-    were. ``held``: bool[layer, expert, die].
-    """
+    """(placement with orphans on the emptiest dies, ties to the lowest; how many). held: bool[layer, expert, die]."""
     held, lost = held.copy(), 0
     for layer in held:
         for expert in np.flatnonzero(~layer.any(axis=1)):

@@ -69,7 +69,6 @@ class DesignFigure:
 
     @property
     def ratio(self) -> float | None:
-        """B over A."""
         return self.b / self.a if self.a and self.b is not None else None
 
     @property
@@ -119,9 +118,7 @@ class DesignComparison(tables.Shown):
 
 
 def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec], samples: int = 0) -> DesignComparison:
-    """Simulate both; ``sides``: experiments of one run; ``samples``: in which the order is tried. Raises as
-    `archsim.runs.plan.select`; ArchsimError for two equal ones.
-    """
+    """Simulate both sides of one run each. Raises as `archsim.runs.plan.select`; ArchsimError for two equal ones."""
     trees = [_flat(side.resolved()) for side in sides]
     differences = tuple(_differences(*trees))
     if not differences:
@@ -205,9 +202,7 @@ def _causes(records: Sequence[Record]) -> Iterator[DesignFigure]:
 
 
 def _of_decode_step(record: Record) -> dict[str, float]:
-    """Cause → ns of a decode step: what decode iterations waited for, as shares of ``decode_step_ns``, which is that of
-    all MoE layers. Empty without decode, and for runs of too many steps, which the record leaves out.
-    """
+    """Cause → ns of a decode step of all MoE layers. Empty without decode, and for runs of too many steps."""
     row, steps = record["row"], unpack(record["steps"])
     first = 1 if row["prefill_ns"] else 0  # step 0 is the prefill, where one counts
     waited = {
@@ -219,13 +214,11 @@ def _of_decode_step(record: Record) -> dict[str, float]:
 
 
 def _of_run(row: Mapping[str, Any]) -> dict[str, float]:
-    """Cause → ns of the run."""
     total_ns = row["prefill_ns"] + row["decode_ns"]
     return {cause.column: total_ns * (row[f"bound_{cause.column}"] or 0.0) for cause in CAUSES}
 
 
 def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[DesignFigure]:
-    """Energy a token by block."""
     parts = []
     for side, row in zip(sides, rows, strict=True):
         activity = energy.activity_of(side.models[0], row)
@@ -240,7 +233,6 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
-    """Key path → value as text."""
     if (plain := fields.without_range(value)) is not value:
         each = [(path, plain), *((f"{path}.{key}", inner) for key, inner in value.items() if key != "value")]
     elif isinstance(value, Mapping):

@@ -36,7 +36,6 @@ def render(found: DesignComparison) -> str:
 
 
 def answer(found: DesignComparison) -> str:
-    """Which is faster, and by what, in a sentence."""
     rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
     whole = [row["batch"] / ns if (ns := row.get("iteration_ns")) else None for row in found.rows]
     if rate is not None and all(whole):  # tokens a second of whole iterations
@@ -121,7 +120,6 @@ def change(each: DesignFigure) -> str:
 
 
 def _causes_shown(found: DesignComparison) -> plots.Bars | None:
-    """The time of both designs by cause; None where no cause was recorded."""
     if not found.causes:
         return None
     totals = {side: sums.sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")}

@@ -10,17 +10,9 @@ from archsim.engine.fabrics import dies_together
 from archsim.machine.made import MONOLITHIC
 from archsim.machine.system import SystemSpec
 from archsim.questions.machine_price import price_machine
+from archsim.runs import prices
 from archsim.runs.clocks import NOMINAL, full_load_note, heat_with
 from archsim.runs.energy import full_load_blocks_w
-from archsim.runs.prices import (
-    Coefficients,
-    SystemHardware,
-    build_costs,
-    carrier_note,
-    making_notes,
-    price_ranges,
-    refuse_unbuildable,
-)
 from archsim.show.units import carried_digits, interval, listing
 from microarch.silicon.cost import CARRIER_MM2
 from microarch.silicon.estimates import Estimate
@@ -29,21 +21,21 @@ from microarch.silicon.heat import HeatEstimates
 DECISIVE = 3  # coefficients that are named
 
 
-def coefficients_of(given: Mapping[str, float]) -> tuple[Coefficients, HeatEstimates]:
+def coefficients_of(given: Mapping[str, float]) -> tuple[prices.Coefficients, HeatEstimates]:
     """Those of price and energy, and those of power and heat, with other values of some. Raises SpecError."""
     heat = NOMINAL.by_name()
-    middle = Coefficients().change({name: value for name, value in given.items() if name not in heat})
+    middle = prices.Coefficients().change({name: value for name, value in given.items() if name not in heat})
     return middle, heat_with({name: value for name, value in given.items() if name in heat})
 
 
-def cost_parts(system: SystemSpec, middle: Coefficients, limits: HeatEstimates) -> Answer:
+def cost_parts(system: SystemSpec, middle: prices.Coefficients, limits: HeatEstimates) -> Answer:
     """Price and power in a sentence; area by block, price by part, and the coefficients that decide it."""
-    value, low, high = (build_costs(system, each) for each in (middle, middle.at("low"), middle.at("high")))
-    refuse_unbuildable(value)
+    value, low, high = (prices.build_costs(system, each) for each in (middle, middle.at("low"), middle.at("high")))
+    prices.refuse_unbuildable(value)
     priced = price_machine(system, middle)
     said = f"{priced.price_sentence} {priced.power_sentence}"
     bounds = {"value": value, "low": low, "high": high}
-    notes = filter(None, [carrier_note(system.name, value.carrier_share), *making_notes(value)])
+    notes = filter(None, [prices.carrier_note(system.name, value.carrier_share), *prices.making_notes(value)])
     return Answer(
         (
             said,
@@ -51,18 +43,18 @@ def cost_parts(system: SystemSpec, middle: Coefficients, limits: HeatEstimates) 
             _carrier(value),
             *full_load_note(system, limits),
             _blocks(f"{system.name}: {system.dies} dies, USD", value.usd, low.usd, high.usd),
-            _decisive(price_ranges(system, middle)),
+            _decisive(prices.price_ranges(system, middle)),
         ),
         tuple(notes),
         {"answer": said} | {name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()},
     )
 
 
-def power_parts(system: SystemSpec, middle: Coefficients, limits: HeatEstimates) -> Answer:
+def power_parts(system: SystemSpec, middle: prices.Coefficients, limits: HeatEstimates) -> Answer:
     """Power at full load in a sentence, against its limits, and by block."""
-    refuse_unbuildable(build_costs(system, middle))
+    prices.refuse_unbuildable(prices.build_costs(system, middle))
     ends = (middle, middle.at("low"), middle.at("high"))
-    value, low, high = (full_load_blocks_w(build_costs(system, each), each) for each in ends)
+    value, low, high = (full_load_blocks_w(prices.build_costs(system, each), each) for each in ends)
     said = price_machine(system, middle).power_sentence
     table = _blocks(f"{system.name}: peak FLOP, HBM and links at once, W", value, low, high)
     result = {"answer": said, "value": value, "low": low, "high": high}
@@ -70,7 +62,6 @@ def power_parts(system: SystemSpec, middle: Coefficients, limits: HeatEstimates)
 
 
 def sources_of(title: str, known: Mapping[str, Estimate]) -> Grid:
-    """Coefficients with their ranges and sources."""
     rows = [
         (name, *(f"{number:.4g}" for number in (each.value, each.low, each.high)), each.unit, each.source)
         for name, each in known.items()
@@ -78,7 +69,7 @@ def sources_of(title: str, known: Mapping[str, Estimate]) -> Grid:
     return Grid(("coefficient",), rows, ("value", "low", "high"), more=("unit", "source"), title=title)
 
 
-def _carrier(machine: SystemHardware) -> str:
+def _carrier(machine: prices.SystemHardware) -> str:
     made = machine.system.made
     pieces = f" Each die is made in {machine.pieces} pieces" if machine.pieces > 1 else ""
     pieces += ("." if made is not None and made.pieces else ", which costs least.") if pieces else ""
@@ -100,7 +91,6 @@ def _carrier(machine: SystemHardware) -> str:
 
 
 def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
-    """The coefficients whose ranges change the price most."""
     each = listing(
         f"{name} ({carried_digits(low, low, high)} to {carried_digits(high, low, high)} USD)"
         for name, low, high in ranges[:DECISIVE]
@@ -109,7 +99,6 @@ def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
 
 
 def _blocks(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float]) -> Grid:
-    """Each value with as many digits as its range carries."""
     names = dict.fromkeys((*value, *low, *high))  # other ends may have other parts, such as joined pieces
     rows: list[tuple[str, ...] | None] = [
         (name, *interval(value.get(name, 0.0), low.get(name, 0.0), high.get(name, 0.0))) for name in names

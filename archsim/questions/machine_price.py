@@ -1,9 +1,6 @@
-"""What a good machine costs, with how many spare dies it costs least, and what it draws at full load against its limit.
-
-A die that fails on its carrier is lost with what is bonded to it. Without spares that loses the carrier, as in the
-price of `archsim.runs.prices.build_costs`; with ``s`` spares on a carrier it is good if at most ``s`` of its dies fail,
-which is binomial: dies fail on their own. Where defects are drawn, dies stay where they were made, and fail by their
-yield, too. A spare adds its own price; carriers have room up to `CARRIER_MM2`.
+"""What a good machine costs, with how many spare dies it costs least, and its power at full load. A carrier with ``s``
+spares is good if at most ``s`` dies fail, which is binomial; without, a failed die loses it. Where defects are drawn,
+dies fail by their yield, too. Carriers have room up to `CARRIER_MM2`.
 """
 
 from __future__ import annotations
@@ -134,9 +131,7 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
 
 
 def _drawn(system: SystemSpec, middle: Coefficients, samples: int) -> list[Coefficients]:
-    """Coefficients in every sample, by the ranges that they have for this machine's node and memory; draws are those
-    of other machines.
-    """
+    """Coefficients in every sample, in this machine's ranges, with the draws of other machines."""
     quantities = economics_of(middle.of(system))
     names = dict.fromkeys(each.key for each in (*economics_of(middle), *quantities))
     draws = draws_of(list(names), samples, seed=1)
@@ -186,7 +181,6 @@ def _with_room(machine: SystemHardware, count: int) -> np.ndarray:
 
 
 def _kept(system: SystemSpec) -> int:
-    """Spare dies of a machine, as its file has it."""
     spares = system.spares
     if spares is None:
         return 0

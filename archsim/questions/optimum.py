@@ -37,10 +37,7 @@ class Optimum(tables.Shown):
 def measure_optimum(
     experiment: ExperimentSpec, most_steps: int, report: Callable[[Measured], None], jobs: int = 1
 ) -> Optimum:
-    """Bound at most ``most_steps`` steps of every run, evenly spread; call ``report`` for every run, in their order.
-
-    Raises CapacityError if the weights do not fit, ArchsimError for more than 128 dies.
-    """
+    """At most ``most_steps`` of every run, evenly spread. CapacityError; ArchsimError for more than 128 dies."""
     selection = select(experiment)
     runs, simulator = selection.runs(), Simulator(selection.maker.traces)
     known: dict[str, Any] = {}  # the machine of the last run, and its bounds
@@ -82,7 +79,6 @@ class Measured:
     steps: tuple[StepDistance, ...]
 
     def summary(self) -> tuple[float, float, float]:
-        """Distance from the bound: mean, 95th percentile and worst step."""
         far = [each.distance for each in self.steps]
         return float(np.mean(far)), float(np.percentile(far, 95)), float(max(far))
 

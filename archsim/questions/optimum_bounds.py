@@ -53,7 +53,6 @@ class Prices(NamedTuple):
 
 
 def lower_bound(problem: AllocationProblem) -> StepBound:
-    """The bound of a step by prices."""
     multipliers, share, iterations = _relaxation(problem._replace(origins=None))
     flow = None if problem.origins is None else problem.origins.T @ share
     loads_ns = loads(problem, share, share, flow)
@@ -67,10 +66,7 @@ def lower_bound(problem: AllocationProblem) -> StepBound:
 
 
 def proved_by(problem: AllocationProblem, multipliers: np.ndarray, known_ns: float = -np.inf) -> float:
-    """The bound that multipliers (float64[resource], not negative, sum 1) prove, ns.
-
-    -inf if it cannot exceed ``known_ns``.
-    """
+    """The bound in ns that multipliers (float64[resource] ≥ 0, sum 1) prove. -inf if not above ``known_ns``."""
     prices = prices_at(problem, multipliers)
     every_ns, alone = multipliers @ (problem.base_ns + problem.start_ns), prices.alone(problem)
     if every_ns + alone.min(axis=1).sum() <= known_ns:

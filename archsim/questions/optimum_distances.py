@@ -40,9 +40,7 @@ class StepDistance:
 
     @property
     def parts(self) -> dict[str, float]:
-        """What the distance is made of, as shares of the bound: ``allocation`` (the fullest resource of the plan
-        against the bound), ``waiting`` (for order, latency and other dies), ``decision`` (exposed).
-        """
+        """Shares of the bound: ``allocation`` (fullest resource), ``waiting``, ``decision`` (exposed)."""
         waiting = max(self.step_ns - self.plan_ns, 0.0) / self.bound.ns
         decision = self.exposed_ns / self.bound.ns
         return {"allocation": self.distance - waiting - decision, "waiting": waiting, "decision": decision}
@@ -56,7 +54,6 @@ class StepDistance:
 
     @property
     def plan_by(self) -> str:
-        """The kind of the plan's fullest resource."""
         return KINDS[min(int(self.loads_ns.argmax()) // self.problem.fabric.dies, 2)]
 
 
@@ -77,11 +74,7 @@ class Bounds:
 
 
 def distances(replay: loop.Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
-    """Run all steps; bound at most ``most_steps`` of them, evenly spread over the run (None: all).
-
-    ``replay``: of `Simulator.replay`, so that its demands are a ``RunDemand``. Raises ArchsimError for more than 128
-    dies, and for experts with several holders.
-    """
+    """Run all steps; bound at most ``most_steps`` (None: all). ArchsimError for > 128 dies, several holders."""
     engine, demand = replay.engine, replay.demands
     assert isinstance(demand, RunDemand)
     builder = ProblemBuilder(engine.scenario, engine.policy.predictor is not None, int(demand.tokens.max()))

@@ -24,10 +24,7 @@ MOST_SHOWN = 24  # worst steps that are drawn
 
 
 def write_optimum(found: list[Measured], name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write ``index.html`` and ``optimum.csv``; returns the path of the page. Equal results give equal bytes.
-
-    ``notes``: on what the runs do not read.
-    """
+    """Write ``index.html`` and ``optimum.csv``; returns the page's path. ``notes``: on what the runs do not read."""
     files.own_folder(folder)
     table_of(found).write_csv(folder / "optimum.csv")
     files.write_text(folder / "index.html", render(found, name, notes))
@@ -45,7 +42,6 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
 
 
 def sentences(found: list[Measured]) -> list[str]:
-    """The runs nearest to and farthest from the bound, and what their distances are made of."""
     ordered = sorted(found, key=lambda each: each.summary()[0])
     several = {"Nearest to": ordered[0], "Farthest from": ordered[-1]}
     ends = several if len(ordered) > 1 else {"Compared with": ordered[0]}
@@ -70,9 +66,7 @@ def _place(each: Measured) -> str:
 
 
 def answers(found: list[Measured]) -> Iterator[tuple[str, str]]:
-    """(system, model, batch and assumptions; what any allocation could gain over the policy nearest to the bound, by
-    the mean over steps, what that is made of, and the policy farthest away).
-    """
+    """(system, model, batch and assumptions; gain over the policy nearest to the bound, its parts, farthest policy)."""
     for place in dict.fromkeys(map(_place, found)):
         here = [each for each in found if _place(each) == place]
         means = sorted((each.summary()[0], each.run.policy.name) for each in here)
@@ -124,7 +118,6 @@ def _picture(each: Measured) -> dict:
 
 
 def _map(fabric: Fabric, step: StepDistance) -> DieMap:
-    """Loads under the policy's plan and under the relaxation's, as shares of the bound."""
     plans = (("the policy's plan", step.loads_ns), ("the relaxation's plan", step.bound.loads_ns))
     placed = [maps.MappedRun({"plan": name}, *_loads(fabric, loads_ns / step.bound.ns)) for name, loads_ns in plans]
     return maps.die_map("How loaded are dies and links, in percent of the bound?", placed)

@@ -77,10 +77,7 @@ class ProblemBuilder:
     """Builds the problems of the steps of a scenario."""
 
     def __init__(self, scenario: Scenario, copies: bool, most_tokens: int):
-        """``copies``: whether dies look for cached copies; ``most_tokens``: of one expert in one step.
-
-        Raises ArchsimError for more than 128 dies.
-        """
+        """``copies``: dies look for cached ones; ``most_tokens``: of an expert in a step. ArchsimError: > 128 dies."""
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.whole != (system.dies, system.dies):
             raise errors.ArchsimError(f"{system.name}: bounds are of equal dies. Omit dies_as_built.speed and harvest")
@@ -102,12 +99,7 @@ class ProblemBuilder:
     def build(
         self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: state.Memory
     ) -> AllocationProblem:
-        """The problem of a step.
-
-        ``layer``: of the run; ``row``: of the placement; ``memory``: at the start of the step.
-
-        Raises ArchsimError for experts with several holders.
-        """
+        """The problem of a step; ``row``: of the placement. ArchsimError for experts with several holders."""
         if placement.has_replicas:
             raise errors.ArchsimError("the placement replicates experts; bounds support one holder per expert")
         tokens, origins, top_k = demand.tokens, demand.origins, demand.top_k
@@ -210,9 +202,7 @@ def loads(problem: AllocationProblem, share: np.ndarray, opened: np.ndarray, flo
 
 
 def _least_vector_bytes(system, model, assumptions) -> float:
-    """Bytes that a selection certainly moves in one direction, if it moves any: under ``dispatch: per_rank`` its share
-    of a vector that serves all of a token's experts.
-    """
+    """Bytes that a selection certainly moves one way, if any: under ``dispatch: per_rank`` its share of a vector."""
     if assumptions.activations != "dispatched":
         return 0.0
     least = min(vector_bytes(model.hidden, system.compute.dtype, assumptions.combine))
@@ -220,7 +210,6 @@ def _least_vector_bytes(system, model, assumptions) -> float:
 
 
 def _fabric(machine: state.Machine, vector_bytes: float) -> StepConstants:
-    """Times of one slice and of one hidden vector on every resource."""
     dies, links = machine.dies, machine.link_resources
     of_pair = np.zeros((dies * dies, links))
     for pair in range(dies * dies):

@@ -1,7 +1,5 @@
-"""Ranges on the first page of a sweep: runs that its sentences name, in a few worlds (`archsim.uncertainty.ranges`).
-
-``ranges.json`` has the pairs that are compared; the table of runs gets the central 90 % of throughput and of the
-speed-up over ep, empty for runs that no sentence names.
+"""Ranges of runs that a sweep's first sentences name (`archsim.uncertainty.ranges`): pairs in ``ranges.json``, the
+central 90 % of throughput and speed-up over ep in the table, empty for other runs.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ COLUMNS = tuple(f"{name}_{end}" for name in ("tokens_per_s", "speedup_vs_ep") fo
 def write_ranges(
     selection: Selection, folder: Path, samples: int, jobs: int | None, watcher: Watcher
 ) -> tuple[str, ...]:
-    """Draw the worlds, and write what they say beside the results of ``folder``; returns why runs have no range, if
-    they have none. 0 samples: nothing has a range.
-    """
+    """Draw the samples and write them to ``folder``; returns why runs have no range. 0 samples: nothing has one."""
     (folder / RANGES).unlink(missing_ok=True)
     asked: list[list[Row]] = []
     for group in in_question(Report(folder)) if samples else ():
@@ -72,9 +68,7 @@ def write_ranges(
 
 
 def range_of(selection: Selection, row: Row, samples: int) -> dict[str, float]:
-    """The ends of tokens/s of the one run of ``selection``, whose result is ``row``; {} where nothing is decoded.
-    Raises ArchsimError for a sample that cannot run.
-    """
+    """Ends of tokens/s of the run; {} where nothing is decoded. Raises ArchsimError for a sample that cannot run."""
     if not samples or not row["tokens_per_s"]:
         return {}
     (found,) = quick_worlds(selection.runs(), [row], selection.maker.traces, samples, 1)
@@ -83,9 +77,7 @@ def range_of(selection: Selection, row: Row, samples: int) -> dict[str, float]:
 
 
 def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], samples: int) -> str:
-    """What dead dies and other defects of a machine cost its fastest run at the largest batch, against the perfect
-    machine; '' without any. Machines that are drawn have an axis (`archsim.questions.exploration.axes_answer`).
-    """
+    """What defects of a machine cost its fastest run at the largest batch, against the perfect machine; '' without."""
     damaged = [run for run in runs if run.system.as_made != run.system and rows[run.key]["tokens_per_s"]]
     if not damaged:
         return ""
@@ -123,7 +115,6 @@ def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) 
 
 
 def _whole_pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) -> dict[str, Any]:
-    """As of `_pair`, by whole iterations; {} of runs that have none."""
     if not faster.get("iteration_ns") or not slower.get("iteration_ns"):
         return {}
     whole = {row["run"]: iteration_at(row, ns[row["run"]] / float(row["decode_ns"])) for row in (faster, slower)}

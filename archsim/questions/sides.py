@@ -27,10 +27,8 @@ def name_of(source: Source | ExperimentSpec) -> str:
 def side_of(
     name: Source | ExperimentSpec, inside: ExperimentSpec | None, overrides: Sequence[str], chosen: Mapping[str, Any]
 ) -> ExperimentSpec:
-    """The one combination that ``name`` means: of the experiment ``inside`` with that policy or system, or, without
-    one, of the experiment of that name or path. ``chosen``: arguments of `choose`, for all else.
-
-    Raises ArchsimError for a name that is neither, and what the loading of files raises.
+    """The one combination that ``name`` means: a policy or system of the experiment ``inside``, or an experiment.
+    ``chosen``: arguments of `choose`. Raises ArchsimError for neither, and as loading files.
     """
     if inside is None:
         _refuse_parts(name)
@@ -53,7 +51,6 @@ def side_of(
 
 
 def _refuse_parts(name: Source | ExperimentSpec) -> None:
-    """A policy or a system is not an experiment; say how to compare it."""
     from archsim.specs.policies import PRESETS
 
     if not isinstance(name, str) or name in named_files(""):

@@ -71,11 +71,9 @@ class Verified(tables.Shown):
         return f"Verified({self.folder}: {self.rows:,} rows, {self.numbers:,} cells, {moved})"
 
     def to_pandas(self) -> DataFrame:
-        """One row per column that moved."""
         return frame_of(self.moved)
 
     def as_answer(self) -> Answer:
-        """Whether anything changed, what made the report, and the columns that changed most; status 1 if any did."""
         facts = [
             (name, printable(made), now if now != made else "the same") for name, made, now in self.facts()
         ]  # fmt: skip
@@ -125,10 +123,8 @@ def report_of(path: Path) -> Path:
 
 
 def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
-    """Run the report in ``folder`` with ``again(manifest, out)``, which writes one to ``out``; nothing kept is used.
-
-    Every table and document that either report has is judged, whatever the manifest lists. Raises ArchsimError for a
-    report that was changed, or whose traces are others now.
+    """Run the report in ``folder`` with ``again(manifest, out)``; nothing kept is used, and every table and document
+    that either has is tested. Raises ArchsimError for a report that was changed, or other traces.
     """
     made, data = read_manifest(folder)
     if (kind := kind_of(data)) not in (EXPERIMENT, SERVE):
@@ -170,21 +166,17 @@ def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Files of a report by their names below its folder, without hidden ones."""
     every = ((file.relative_to(folder), file) for file in sorted(folder.rglob("*")) if not file.is_dir())
     return {name.as_posix(): file for name, file in every if not any(part.startswith(".") for part in name.parts)}
 
 
 def _why_not(name: str) -> str:
-    """Why a file is not compared; empty if it is."""
     found = next((why for pattern, why in _NOT_COMPARED if fnmatchcase(name, pattern)), "")
     return found or ("" if name.endswith(_TABLES) else "it is no table of a report")
 
 
 def _left_out(name: str, there: Collection[str]) -> str:
-    """Why a report may lack a file: the other format of the table is there, or it is one of the details of estimates,
-    of which a report that is kept under version control may have none. Empty where it was deleted.
-    """
+    """Why a report may lack a file: another format is there, or it is a detail of estimates. '' if deleted."""
     from archsim.questions.exploration.explore import ANALYTICAL
 
     stem, _, end = name.rpartition(".")
@@ -228,9 +220,7 @@ def _change(before: str, after: str) -> float | None:
 
 
 def _columns(file: Path, most_rows: int | None = None, usual_bytes: int | None = None) -> _Columns:
-    """The cells of a table; of a document, its values with their places. most_rows: a table that has more is refused
-    before they are read; usual_bytes: so is a document that is much longer.
-    """
+    """Cells of a table, or a document's values by place. Refuses more rows than most_rows, or far over usual_bytes."""
     try:
         if file.suffix in (".csv", ".parquet"):
             return (_columns_of_csv if file.suffix == ".csv" else _columns_of_parquet)(file, most_rows)

@@ -1,7 +1,5 @@
-"""Drawn machines: the distribution of what they deliver, bins that could be sold, the price of a good token.
-
-A distribution is over the wafers of one system, model, batch, policy, set of assumptions and choice of all other axes.
-Quantiles and bins are of all machines that work; those that do not are scrapped, and the others pay for them.
+"""Drawn machines of one system, model, batch, policy, assumptions and choice of other axes: distribution of what they
+deliver, bins that could be sold, price of a good token. Scrapped ones are paid by the others.
 """
 
 from __future__ import annotations
@@ -43,12 +41,10 @@ class Wafers:
 
     @property
     def name(self) -> str:
-        """What its wafers share, in a line."""
         return " ".join(value for value in self.shared.values() if value)
 
 
 def is_drawn(plan: SweepPlan) -> bool:
-    """Whether a sweep has an axis of drawn machines."""
     return any(axis.path == WAFER for axis in plan.sweep.axes)
 
 

@@ -62,7 +62,6 @@ def section_of(found: Sequence[Wafers]) -> dict[str, Any] | None:
 
 
 def drawing(found: Sequence[Wafers]) -> plots.Ranges:
-    """A band from the 5th to the 95th percentile of every distribution, its median, and the best machine."""
     rows = []
     for each in found:
         low, middle, high = each.tokens_per_s

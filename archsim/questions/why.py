@@ -1,6 +1,4 @@
-"""Why a step takes as long as it does: its causes, its hottest link, its busiest die and expert, and what would make
-it shorter.
-"""
+"""Why a step takes as long as it does: causes, hottest link, busiest die and expert, and what would shorten it."""
 
 from __future__ import annotations
 
@@ -78,7 +76,6 @@ class Why(Shown):
     clock: str = ""  # what limits it, of a system with limits
 
     def to_pandas(self) -> DataFrame:
-        """One row per step, the slowest first."""
         return frame_of(self.rows)
 
     def lines(self) -> list[tuple[str, str]]:
@@ -169,11 +166,8 @@ def explain(
     chosen: Mapping[str, Any],
     report: Callable[[str], None],
 ) -> Why:
-    """The slowest steps, of iteration ``step`` or of ``layer`` where these are given, and what would make the first
-    shorter.
-
-    ``report``: what is tried next. Raises ArchsimError for a run whose steps are not kept, and for a step that it does
-    not have.
+    """The slowest steps, of iteration ``step`` or of ``layer`` if given, and what would shorten the first. ``report``:
+    hears what is tried next. Raises ArchsimError for a run without kept steps, and for a missing step.
     """
     selection = select(choose(experiment, **chosen))
     (run,) = selection.runs()
@@ -198,9 +192,7 @@ def explain(
 
 
 def _spent_text(run: Run, result: Row, selection: Selection) -> str:
-    """What MoE layers of a run spend most of their time on, and the range of that share in samples, by which a short
-    run of the analytical engine moves it.
-    """
+    """What MoE layers of a run spend most of their time on, with the range of that share in samples."""
     cause = max(CAUSES, key=lambda each: result[f"bound_{each.column}"] or 0.0)
     column = f"bound_{cause.column}"
     share, spread = result[column] or 0.0, ""
@@ -228,9 +220,7 @@ def _helps_text(row: Row, levers: Sequence[Lever], what: str) -> str:
 
 
 def run_that_matters(report: Path) -> dict[str, Any]:
-    """What chooses the run of a report that one would deploy: the fastest at the largest batch, under ``physical``
-    where that was run; empty where no run decoded.
-    """
+    """The fastest run at the largest batch, under ``physical`` where that was run; empty where none decoded."""
     from archsim.runs.results import Results
 
     rows = [row for row in Results.load(report).runs.rows if row.get("tokens_per_s")]
@@ -284,7 +274,6 @@ def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:
 def _levers(
     selection: Selection, experiment: ExperimentSpec, row: Row, report: Callable[[str], None]
 ) -> Iterator[Lever]:
-    """The step with twice of what it waits for, and under the other policies of the experiment."""
     one = selection.plan.experiment
     tried: set[str] = set()
     for cause, share in list(shares_of(row).items())[:MOST_LEVERS]:
@@ -312,7 +301,6 @@ _LEVERS = {
 
 
 def _with_lever(one: ExperimentSpec, what: str) -> ExperimentSpec:
-    """The experiment of one run, with a lever."""
     tree = one.model_dump(mode="json", by_alias=True)  # without ranges, in which other values would not be
     system = tree["systems"][0]
     if what == _TWICE_HBM:
@@ -330,7 +318,6 @@ def _with_lever(one: ExperimentSpec, what: str) -> ExperimentSpec:
 
 
 def _scale(part: Any, names: tuple[str, ...], by: float) -> None:
-    """Multiply the quantities of these names, at any depth."""
     for key, value in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
         if key in names and isinstance(value, str) and (written := as_written(value)) is not None:
             part[key] = f"{written.number * by!r} {written.unit}"

@@ -1,9 +1,5 @@
-"""Judges whether a balancer is worth its cost for a model, its recorded loads and a deployment. It is judged on later
-loads, which are held out.
-
-The placement is chosen on the first part of the loads (``archsim.serving.answers.place``) and served on the last:
-tokens are sampled from the held-out loads, step by step, and the deployment's requests are served with and without the
-placement.
+"""Whether a balancer pays for a model, its recorded loads and a deployment: placed on the first part of the loads, and
+requests served on tokens that are sampled from the last, with and without the placement.
 """
 
 from __future__ import annotations
@@ -77,7 +73,6 @@ class Worth(Shown):
     worlds: GainInWorlds | None = None  # the gain in many worlds
 
     def to_pandas(self) -> DataFrame:
-        """One row per deployment served."""
         return frame_of(self.rows)
 
     @property
@@ -91,7 +86,6 @@ class Worth(Shown):
 
     @property
     def verdict(self) -> str:
-        """Sentences: whether it is worth it, and the range of changes."""
         gain = -self.tpot[1], -self.tpot[0]
         kept = any(row.goodput_per_s for row in self.rows)
         changes = [f"the time per token (TPOT) by {_between(self.tpot)}"]
@@ -139,7 +133,6 @@ class Worth(Shown):
         return f"{why}.{charge} It would be worth it if TPOT fell or goodput grew by {least} or more in every sample."
 
     def as_answer(self) -> Answer:
-        """The verdict, what it rests on, and what moving to the placement takes."""
         timed, cost, even = any(row.experts_ms is not None for row in self.rows), self.placed.cost, self.break_even
         rows = [
             (
@@ -185,9 +178,7 @@ def worth(
     jobs: int = 1,
     tell: Callable[[runs.ServePlan, sure.ServedSure, Sequence[str]], str] = lambda plan, found, names: "",
 ) -> Worth:
-    """See `archsim.api.questions.worth`. ``tell``: what is said of the deployment without and with the best placement,
-    by the names of both.
-    """
+    """See `archsim.api.questions.worth`. ``tell``: gets text on the deployment without and with the best placement."""
     if policy not in POLICIES:
         known = [*POLICIES, *BLOCKS]
         raise SpecError(
@@ -323,9 +314,7 @@ def _plan_with_loads(
 
 
 def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> GainInWorlds:
-    """What the second of two gains over the first: of goodput or of the time of a token, whichever is more, as
-    `Worth.verdict` judges it.
-    """
+    """Gain of the second over the first, of goodput or of the time of a token, as `Worth.verdict` tests it."""
     before, after = (next(each.samples for each in found.options if each.name == name) for name in names)
     goodput = after["goodput_per_s"] / np.maximum(before["goodput_per_s"], 1e-12) - 1
     goodput = np.where(before["goodput_per_s"] > 0, goodput, 0.0)
@@ -334,10 +323,8 @@ def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> Gai
 
 
 def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: np.ndarray, seed: int) -> None:
-    """A trace of TOKENS requests, one decode step a matrix of ``loads`` (float64[time, layer, expert]).
-
-    Each token chooses top_k different experts with probabilities as their loads (Gumbel top-k: Kool et al., 2019); the
-    prompt tokens by the mean of all.
+    """A trace of TOKENS requests, one decode step a matrix of ``loads`` (float64[time, layer, expert]). A token chooses
+    top_k experts by loads (Gumbel top-k: Kool et al., 2019); prompts by the mean of all.
     """
     rng = np.random.default_rng(seed)
     every = np.concatenate([loads.mean(axis=0, keepdims=True), loads])  # [iteration, layer, expert]
@@ -365,7 +352,6 @@ def _row(outcome: _Served, spares: int | None, placed: Placed) -> ServedVariant:
 
 
 def _changes(before: _Served, after: _Served) -> tuple[float, float, float]:
-    """Of TPOT, TTFT and goodput, relative."""
     old, new = ((m.tpot.mean, m.ttft.mean, m.goodput_per_s) for m in (before.measures, after.measures))
     tpot, ttft, goodput = (after_ / before_ - 1 if before_ else 0.0 for before_, after_ in zip(old, new, strict=True))
     return tpot, ttft, goodput

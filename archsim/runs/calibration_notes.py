@@ -28,14 +28,12 @@ class GemmSource(NamedTuple):
 
 
 def die_of(system: SystemSpec) -> GemmSource:
-    """The properties of a system's die."""
     compute = system.compute
     peak, bandwidth = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
     return GemmSource(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
 
 
 def datasheet_note(systems: Iterable[str]) -> str:
-    """A note on systems on which nothing was measured."""
     return (
         f"Nothing was measured on {list_some(systems)} (datasheet only). The fitted curves are those of another GPU, "
         "scaled by nominal rates, so every time is extrapolated."
@@ -43,9 +41,7 @@ def datasheet_note(systems: Iterable[str]) -> str:
 
 
 def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, GemmSource]]) -> list[str]:
-    """Notes on the calibrations of some results, one sentence each. rows: of results; dies: (system, its die), a
-    system once or more (points of a sweep).
-    """
+    """Notes on the calibrations of results. dies: (system, its die), a system once or more."""
     rows, dies = list(rows), list(dict.fromkeys(dies))
     ran = {row["system"] for row in rows if "system" in row}
     unmeasured = [system for system, die in dies if die.datasheet_only and system in ran]
@@ -84,7 +80,6 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
 
 
 def _takes_scaled_law(row: Mapping[str, Any]) -> bool:
-    """Whether GEMMs take the law of another chip."""
     return GEMMS_OF in str(row.get("stand_ins") or "")
 
 

@@ -55,9 +55,7 @@ NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
-    """The coefficients of power and heat with a user's values. Raises SpecError for one that is not positive (of
-    `MAY_BE_0`: negative), and for shares of the power of a die that waits that are more than all of it.
-    """
+    """The coefficients with a user's values. Raises SpecError for what is not positive, or shares beyond 1."""
     for name, value in changes.items():
         if not (value >= 0 if name in MAY_BE_0 else value > 0):
             expected = "0 or above" if name in MAY_BE_0 else "above 0"
@@ -96,7 +94,6 @@ class ClassPower(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether no limit is exceeded."""
         return not any(share > 0 for _, share in self.exceeded)
 
 
@@ -113,7 +110,6 @@ class PowerState(NamedTuple):
 
     @property
     def throttled_share(self) -> float:
-        """Share of the time in which the clock is below the full one."""
         slow = sum(each.time_ns for each in self.classes.values() if each.clock < 1)
         return slow / self._time_ns if self.classes else 0.0
 
@@ -145,14 +141,11 @@ def highest_clock(within: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def has_limits(system: SystemSpec) -> bool:
-    """Whether a system has limits, so that its clock may fall."""
     return system.power is not None or system.cooling is not None
 
 
 def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> Mapping[int, DieLoad]:
-    """What dies do in every class of steps that took time. Links count for the die that sends; shared decision hardware
-    for all dies, the same.
-    """
+    """What dies do in every class of steps that took time. Links count for the die that sends."""
     model, system, counts, fabric = scenario.model, scenario.system, outcome.counts, outcome.fabric
     dies = fabric.dies
     tokens = counts.tokens.sum(axis=1, keepdims=True)
@@ -196,9 +189,7 @@ def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> 
 
 
 def _sent(link_bytes: np.ndarray, fabric: Fabric) -> np.ndarray:
-    """float64[die]: bytes times links, of the die where a link begins, else of that where it ends; of an edge that is
-    held both ways, half of each end.
-    """
+    """float64[die]: bytes times links, of the die where a link begins, else ends; half of each end if both hold it."""
     sent = np.zeros(fabric.dies)
     if len(link_bytes) == fabric.links:
         ends = [(fabric.link_src, fabric.link_dst, 1.0)]
@@ -222,9 +213,7 @@ class PowerLimits:
         self._heat = _heat_of(system, self.costs, estimates) if system.cooling is not None else None
 
     def at(self, load: DieLoad, clock: float | np.ndarray) -> ClassPower:
-        """Power and temperatures with ``clock``, a share of the full one (or float64[die] of them), at which ``load``
-        has been simulated.
-        """
+        """Power and temperatures with ``clock`` (share, or float64[die]), at which ``load`` was simulated."""
         known, seconds = self._known, load.time_ns / NS_PER_S
         volt = voltage(np.asarray(clock), known["lowest_voltage"])
         blocks = {name: joule * (volt**2 if name in CORE else 1.0) / seconds for name, joule in load.joule.items()}
@@ -273,9 +262,7 @@ class PowerLimits:
         return Temperatures(*(each[at] for each in found))
 
     def _of_each(self, die_w: np.ndarray, heat: Temperatures | None) -> dict[str, np.ndarray]:
-        """By which share each limit of a die is exceeded, float64[die]; heat as a share of what lies between the
-        coolant and its limit.
-        """
+        """float64[die]: the share by which each limit is exceeded; heat between the coolant and its limit."""
         power, cooling, found = self.system.power, self.system.cooling, {}
         if power is not None and power.die_limit_w is not None:
             found[DIE_POWER] = die_w / power.die_limit_w - 1
@@ -302,9 +289,7 @@ class PowerLimits:
         return self.at(DieLoad(NS_PER_S, blocks | {IDLE: nothing + of_die}), LOWEST / STEPS)
 
     def describe(self, found: ClassPower, doing: str, places: Mapping[tuple[str, str], str] = NO_PLACES) -> str:
-        """What is wrong with limits that hold at no clock, where it is written (``places``, as of an experiment's
-        ``limits_at``), and what would work.
-        """
+        """Limits that hold at no clock, where they are written (``places``: of ``limits_at``), what would work."""
         (what, _), *_ = found.exceeded
         key, limit, reached, hint = self._problem(what, found, doing)
         at = places.get((self.system.name, key), f"{self.system.name}: {key}")
@@ -374,9 +359,7 @@ WORKS = {
 
 
 def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[ClassPower, bool]:
-    """The machine at these shares of its peaks at the highest clock within its limits, and whether there is one; else
-    at the lowest clock. Arrays do less with a lower clock, HBM and links do not.
-    """
+    """(machine at the highest clock within its limits, else the lowest, whether there is one); HBM and links stay."""
     system, costs = limits.system, limits.costs
     links = build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum() / system.d2d.efficiency * NS_PER_S / system.dies
     read = bandwidths * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
@@ -420,10 +403,7 @@ def full_load_note(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> It
 
 
 def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tuple[RunOutcome, Clocks, PowerState]:
-    """The outcome at the highest clocks with which no limit is exceeded. ``run``: simulates with clocks.
-
-    Raises CapacityError for work that exceeds a limit at the lowest clock.
-    """
+    """The outcome at the highest clocks within all limits. CapacityError if there are none. ``run``: simulates."""
     limits = PowerLimits(scenario.system)
     outcomes: dict[Clocks, RunOutcome] = {}
 
@@ -633,5 +613,4 @@ class _SearchEach(_Search):
 
 
 def _told_apart(clocks: np.ndarray) -> Clock:
-    """One clock where all dies have the same."""
     return int(clocks[0]) if (clocks == clocks[0]).all() else tuple(clocks.tolist())

@@ -46,11 +46,9 @@ class Sent:
 def simulate_on_cluster(
     jobs: Sequence[AnyJob], address: str, work: bytes = b""
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    """Every job with its record or failure, in the order in which they finish.
-
-    ``address`` of the scheduler, such as ``tcp://host:8786``; ``work``: what jobs find in `Sent`, which every worker
-    gets once. Raises ArchsimError if Dask is not installed, or the
-    scheduler cannot be reached within ``PATIENCE_S``. Pending jobs are cancelled when the iterator ends for any reason.
+    """Every job with its record or failure, as they finish. ``address``: such as ``tcp://host:8786``; ``work``: what
+    jobs find in `Sent`. Raises ArchsimError without Dask or a scheduler within ``PATIENCE_S``. Pending jobs are
+    cancelled when the iterator ends.
     """
     distributed = _import_distributed()
     with _client(distributed, address) as client, client.as_current():
@@ -92,9 +90,7 @@ def pack(work: Any) -> bytes:
 
 
 def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:
-    """The batches of every group: all jobs, at most MOST_TOGETHER in each, and few enough for TURNS of every thread.
-    The first of several is one job.
-    """
+    """Batches of every group: at most MOST_TOGETHER, few enough for TURNS of every thread; one job first."""
     most = max(1, min(DASK_MOST_TOGETHER, len(jobs) // (TURNS * threads)))
     grouped: dict[Hashable, list[AnyJob]] = {}
     for job in jobs:
@@ -121,9 +117,7 @@ def simulate_here(
 
 @lru_cache
 def _settle(folder: str, path: Sequence[str]) -> None:
-    """Once per process: change to the folder of the sweep, if visible here; make the user's own functions
-    importable.
-    """
+    """Once per process: change to the folder of the sweep, if visible; make the user's functions importable."""
     if os.path.isdir(folder):
         os.chdir(folder)
     sys.path.extend(each for each in path if each not in sys.path)

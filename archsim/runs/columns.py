@@ -119,10 +119,7 @@ RUN_COLUMNS, DIE_COLUMNS, LINK_COLUMNS, PAIR_COLUMNS, STEP_COLUMNS, TIMING_COLUM
 
 @lru_cache(maxsize=64)
 def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
-    """The columns of an experiment that measures more by ``functions`` (``package.module:function``), theirs last.
-
-    Raises SpecError for a name already in use, or a return type without a kind.
-    """
+    """An experiment's columns with its functions', last. SpecError for a used name or a return type without kind."""
     own = tuple(column for target in functions for column in _own_columns(target))
     for column in own:
         if column.name in BY_NAME or column.name in TIMING_COLUMNS:
@@ -133,9 +130,7 @@ def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
 
 
 def row_of(run: Finished) -> tuple[dict[str, Any], dict[str, list], dict[str, list]]:
-    """The row of a finished run, without the columns that need other rows; columns over its dies, and over its links.
-    Raises ArchsimError if a user's function fails.
-    """
+    """(row without columns that need others, over dies, over links). ArchsimError if a user's function fails."""
     from archsim.runs.energy import work_of
 
     dies, links = measure_dies(run), measure_links(run.outcome)
@@ -165,7 +160,6 @@ _UNITS = ("ns", "bytes", "percent", "flop")
 
 
 def _own_columns(target: str) -> list[Column]:
-    """Of a function, or of a user's own execution."""
     if isinstance(import_function(target), type):
         return [_count_column(target, name, meaning) for name, meaning in columns_of(target).items()]
     return [_own_column(target)]

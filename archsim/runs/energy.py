@@ -1,8 +1,5 @@
-"""Energy of a run by block, from its record.
-
-Energy is that of the run's MoE layers, prefill included; a token is one that has passed all of the model's. Excluded
-are attention (`iteration_energy` adds it where a whole iteration is known), host, cooling and LLC hits
-(a hit is one LLC read more than counted here). Source:
+"""Energy of a run by block, from its record: of its MoE layers, prefill included; a token has passed all of the
+model's. Without attention (`iteration_energy` adds it), host, cooling and LLC hits. Source:
 ``microarch.silicon.energy``.
 """
 
@@ -35,9 +32,7 @@ FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
 def work_of(
     model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list], padded: int
 ) -> dict[str, float]:
-    """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record; ``padded``:
-    rows that are empty in the tiles of its products.
-    """
+    """Columns that energy follows from, prefill included. ``padded``: rows that are empty in tiles of products."""
     routed = sum(dies["tokens"])
     weights: float = model.expert_ffn
     if assumptions.weights == "all":
@@ -71,14 +66,11 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
 
 
 def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> float:
-    """Power with every die at its peak, memory at the share of its bandwidth that reads reach, and links at their
-    bandwidth, W: an upper bound, as no run does all of it.
-    """
+    """W with every die, the reachable share of memory, and every link at its peak: an upper bound."""
     return sum(full_load_blocks_w(machine, coefficients).values())
 
 
 def full_load_blocks_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> Mapping[str, float]:
-    """Block → W of `full_load_w`."""
     system = machine.system
     read = system.dies * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
     moved = float(build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum()) / system.d2d.efficiency * NS_PER_S
@@ -117,12 +109,8 @@ def with_kernels(system: SystemSpec, activity: Activity, dies: int, rows: float 
 def economics(
     activity: Activity, machine: SystemHardware, coefficients: Coefficients | None = None
 ) -> dict[str, float | None]:
-    """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), both also ``_low`` and ``_high`` with all
-    coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``,
-    ``carrier_share``.
-
-    ``None`` for energy of a run without tokens, and power of one without time. Of many runs and machines, columns are
-    float64[machine].
+    """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), with ``_low`` and ``_high``; ``die_mm2``,
+    ``silicon_mm2``, ``cost_usd``, ``carrier_share``. None without tokens or time. Of many runs, float64[machine].
     """
     known = coefficients or Coefficients()
     row: dict[str, float | None] = {}
@@ -148,9 +136,7 @@ WAITING = ("idle", "busy")  # of microarch.silicon.energy.run_energy: what time 
 def iteration_energy(
     scenario: Scenario, activity: Activity, machine: SystemHardware, iteration_ns: float | None
 ) -> dict[str, float | None]:
-    """Columns of J a token, coefficients of energy at their values, low and high bounds; None where the whole iteration
-    is not known. ``activity``: of the run.
-    """
+    """J a token, at values, low and high bounds; None for unknown iterations. ``activity``: of the run."""
     found: dict[str, float | None] = {}
     for end, bound in (("", "value"), ("_low", "low"), ("_high", "high")):
         found[f"iteration_energy_per_token_j{end}"] = None

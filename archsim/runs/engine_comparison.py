@@ -46,7 +46,6 @@ class Compared:
 
     @property
     def reason(self) -> str:
-        """The bound on which the engines differ most, as a share of the event engine's time."""
         differences = {name: self.analytical_bounds_ns[name] - ns for name, ns in self.event_bounds_ns.items()}
         total_ns = sums.sum(self.event_bounds_ns.values())
         # An excess on one bound and a deficit on another cancel: consider only bounds with the sign of the error.
@@ -57,9 +56,7 @@ class Compared:
 
 
 def sample(runs: Sequence[Any], size: int) -> list[Any]:
-    """At most ``size`` runs (or numbers of points) drawn at random (always the same sample), in the order of the
-    experiment.
-    """
+    """At most ``size`` runs (or numbers of points), always the same sample, in the order of the experiment."""
     drawn = np.random.default_rng(SEED).permutation(len(runs))[:size]
     return [runs[index] for index in sorted(drawn)]
 

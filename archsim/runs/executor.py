@@ -63,7 +63,6 @@ class _Task(Job):
 
     @property
     def key(self) -> str:
-        """See `Job.key`."""
         return hashlib.sha256(self.digest.encode() + pickle.dumps(self.task)).hexdigest()[:KEY_DIGITS]
 
     @property
@@ -73,20 +72,16 @@ class _Task(Job):
 
     @property
     def code(self) -> str:
-        """See `Job.code`."""
         return code_of(())
 
     @property
     def name(self) -> str:
-        """See `Job.name`."""
         return f"task {self.number + 1}, {self.task!r:.100}"
 
     def summary(self, row: Mapping[str, Any]) -> str:
-        """See `Job.summary`."""
         return self.name
 
     def simulate(self, workspace: Workspace) -> Record:
-        """See `Job.simulate`."""
         work = workspace.of(_Work)
         if work.digest != self.digest:
             work.digest, work.do = self.digest, pickle.loads(workspace.of(cluster.Sent).work)
@@ -98,10 +93,9 @@ class _Task(Job):
 
 
 def do_all(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
-    """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time, or as many as a
-    cluster has threads; here, where a process cannot be copied. Tasks and results are sent as pickles. Raises
-    ArchsimError as ``work`` does, or for a process that ended, RuntimeError for other exceptions elsewhere. All ends
-    with the iterator.
+    """Every task with ``work(task)``, as they end, at most ``jobs`` at a time, or as many as a cluster has threads.
+    Tasks and results are pickled. Raises ArchsimError as ``work``, or for a process that ended, RuntimeError for
+    others.
     """
     every, address = list(tasks), _CLUSTER.get()
     if address is None and (min(jobs, len(every)) <= 1 or not pool.COPIES):

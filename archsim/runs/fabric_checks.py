@@ -1,6 +1,4 @@
-"""Refuses, before anything runs, fabrics that a user's function does not build, that do not support an assumption, and
-axes that change no link.
-"""
+"""Refuses fabrics that cannot be built or lack an assumption, and axes that change no link, before anything runs."""
 
 from collections.abc import Iterable
 
@@ -18,9 +16,7 @@ from microarch.fabric.grid import ROW_MAJOR
 
 
 def refuse_misroutes(runs: Iterable[Run]) -> None:
-    """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not
-    support.
-    """
+    """Raises ArchsimError with a line for every fabric without the ``arbitration`` of its runs."""
     problems: dict[str, None] = {}
     for run in runs:
         if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":
@@ -37,9 +33,7 @@ _OF_LINKS = {"bandwidth": ("bandwidth_bytes_per_s", "link_bytes_per_ns"), "hop_l
 
 
 def refuse_links(plan: SweepPlan, systems: Iterable[SystemSpec]) -> None:
-    """Raise ArchsimError for a user's function that builds no fabric, once; SpecError for an axis of links that
-    changes none.
-    """
+    """ArchsimError for a user's function that builds no fabric; SpecError for an axis of links without effect."""
     unlike = {repr((system.mesh, system.topology, system.fabric)): system for system in systems}.values()  # but for d2d
     fabrics = [(system, build_fabric(system, ROW_MAJOR)) for system in unlike if system.topology.is_function]
     axes = [axis for axis in plan.sweep.axes if axis.path[:2] == ("system", "d2d") and axis.path[-1] in _OF_LINKS]

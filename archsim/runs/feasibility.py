@@ -31,7 +31,6 @@ class MemoryUse(NamedTuple):
 
     @property
     def experts_bytes(self) -> int:
-        """Routed and shared experts on the fullest die."""
         return sum(self._of(kind) or 0 for kind in (EXPERTS, SHARED))
 
     @property
@@ -64,7 +63,6 @@ def uncounted_notes(rooms: Iterable[MemoryUse]) -> list[str]:
 
 
 def rooms(runs: Iterable[Run]) -> Iterator[MemoryUse]:
-    """The room of every run."""
     for run in runs:
         placement, fit = _placement_of(run)
         problem = None
@@ -98,7 +96,6 @@ def kv_room_notes(runs: Iterable[Run]) -> list[str]:
 
 
 def doubts_sentence(runs: Iterable[Run]) -> list[str]:
-    """The notes of runs that fit in some samples alone; the first `MOST_ROOMS`."""
     found = dict.fromkeys(_placement_of(run)[1].doubtful(f"{run.model.name} on {run.system.name}") for run in runs)
     return [each for each in found if each][:MOST_ROOMS]
 

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 
 class Finished:
-    """A run that has ended: its inputs (``run``, ``demand``, ``source`` of its routing) and its ``outcome``.
-
-    ``decode``: its iterations that have tokens and count: not the prefill, nor the warm-up. int64[n]. ``counted``: with
-    the prefill, where no warm-up follows it.
+    """A run that has ended. ``decode``: int64[n] iterations that have tokens and count: not the prefill, nor the
+    warm-up. ``counted``: with the prefill, where no warm-up follows it.
     """
 
     def __init__(self, run: Run, demand: RunDemand, source: TokenSource | None, outcome: RunOutcome) -> None:

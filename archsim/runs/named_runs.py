@@ -16,7 +16,6 @@ def own_name(system: str) -> str:
 
 
 def system_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """System → its name; that of a variant with the first point that has it."""
     first: dict[str, int] = {}
     for row in rows:
         if (point := row.get("point")) is not None and "system" in row:

@@ -22,7 +22,6 @@ HOW = {
 
 
 def drawn_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every batch that is larger than its trace, and for how many others. rows: of results."""
     drawn: dict[tuple[int, int, str], Mapping[str, Any]] = {}
     for row in rows:
         if row.get("drawn_from") is not None:
@@ -55,9 +54,7 @@ def _sentence(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) ->
 
 
 def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each model of which something is not modelled, or that does not say what it keeps beside experts,
-    and where the KV cache was left out. rows: of results.
-    """
+    """Of each model what memory is not modelled, not said beside experts, or where the KV cache was left out."""
     rows = list(rows)
     odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
     notes = [f"The model {model} is approximate: {what}." for model, what in odd.items()]
@@ -152,7 +149,6 @@ _FEW_LAYERS = 4  # with fewer, the standard error is itself off by half (of norm
 
 
 def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every model of which fewer layers ran than it has. rows: of results."""
     parts: dict[tuple[str, int, int], list[tuple[float, str]]] = {}
     for row in rows:
         ran, every, error = row.get("layers"), row.get("model_layers"), row.get("layers_error")
@@ -185,9 +181,7 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def system_notes(systems: Iterable[SystemSpec]) -> list[str]:
-    """A sentence for every system whose state machine is clocked higher than its RTL, and for every value that is far
-    from known machines.
-    """
+    """On state machines that are clocked higher than their RTL, and values far from known machines."""
     systems = list(systems)
     found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
     odd = (note for each in systems for note in plausibility_notes(each))
@@ -198,9 +192,7 @@ SAME_NUMBERS = "every run has the same numbers with each of the values"
 
 
 def changes_nothing(others: Sequence[Hashable], results: Sequence[Hashable]) -> bool:
-    """Whether several runs differ in one axis alone, and all such runs have equal results. ``others``: of each run, its
-    values of all other axes.
-    """
+    """Whether runs that differ in one axis alone have equal results. ``others``: values of all other axes."""
     found: dict[Hashable, set[Hashable]] = {}
     for key, values in zip(others, results, strict=True):
         found.setdefault(key, set()).add(values)

@@ -1,7 +1,5 @@
-"""The dispatch or the combine of hidden vectors alone, so that a measured kernel has a simulated twin.
-
-All vectors of a layer begin at once, as those of a kernel do. The fabric shares its links as the assumptions
-``contention`` and ``arbitration`` say, with the ports of ``endpoint``; HBM, software and the experts take no part.
+"""The dispatch or the combine of hidden vectors alone, as a measured kernel: all vectors of a layer begin at once,
+links are shared as ``contention`` and ``arbitration`` say, with the ports of ``endpoint``.
 """
 
 from __future__ import annotations
@@ -73,11 +71,8 @@ class PhaseTimes(Shown):
 
 
 def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes:
-    """Times of ``phase`` in every step of a run that has not started. ``law``: ``MACHINE/VERSION``; None: that of
-    the system's ``endpoint``, if it names one.
-
-    Raises ArchsimError for an unknown phase or law, a law of another topology, and assumptions under which no hidden
-    vectors move.
+    """Times of ``phase`` in every step of a run that has not started. ``law``: ``MACHINE/VERSION``; None: of the
+    system's ``endpoint``. Raises ArchsimError for an unknown phase or law, or another topology.
     """
     if phase not in KERNELS:
         raise ArchsimError(f"unknown phase {phase!r}{did_you_mean(phase, KERNELS)} (known: {', '.join(KERNELS)})")

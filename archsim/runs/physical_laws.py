@@ -1,9 +1,6 @@
-"""Laws of physics that the record of every run obeys, asked where an outcome becomes a record.
-
-No memory, link, port or array does more than its time allows, nothing is faster than its roofline, parts add up to
-wholes, and every expert that has tokens is read. A law that does not hold is a defect of archsim: the column
-``broken_laws`` names it, and every page says it. With ``ARCHSIM_LAWS=refuse`` in the environment, as in tests, it is an
-error. The laws read what the record says, not what an engine meant.
+"""Laws of physics that every record obeys: nothing does more than its time allows or is faster than its roofline, parts
+sum to wholes, and every expert with tokens is read. A broken one is a defect: the column ``broken_laws`` names it, and
+with ``ARCHSIM_LAWS=refuse`` it is an error.
 """
 
 from __future__ import annotations
@@ -33,9 +30,7 @@ class LawBroken(AssertionError):
 
 
 def find_broken(found: Iterator[str], name: str) -> str | None:
-    """The broken laws in words, None where none is. Raises LawBroken if the environment says so, with the ``name`` of
-    the record.
-    """
+    """The broken laws in words, or None. Raises LawBroken if the environment says so, with ``name``."""
     broken = "; ".join(found) or None
     if broken and os.environ.get(SWITCH) == REFUSE:
         raise LawBroken(f"{name}: {broken}")

@@ -1,8 +1,4 @@
-"""Turns an experiment into its runs: it lists the points, keeps those that meet the constraints and can run, and makes
-the run of each.
-
-A plain experiment is a sweep without axes; from here on there is only the `SweepPlan`.
-"""
+"""Turns an experiment, with or without axes, into its runs: the points that meet the constraints and can run."""
 
 from __future__ import annotations
 
@@ -49,9 +45,7 @@ SCRAPPED = "a machine that works"  # what drawn machines that do not were droppe
 
 @lru_cache(maxsize=4096)
 def with_areas(system: SystemSpec) -> SystemSpec:
-    """A drawn system with the areas of a die and of its cores, by which defects hit it: those of its price, where it
-    gives none.
-    """
+    """A drawn system with the areas of a die and its cores (of its price, if not given), which defects hit."""
     drawn = system.drawn
     if drawn is None or not drawn.needs_area:
         return system
@@ -161,11 +155,7 @@ class RunMaker:
         self._presets: set[tuple] = set()
 
     def runs(self, points: Iterable[Point], details: bool = False) -> list[Run]:
-        """The runs of points, in order; runs without special needs share a demand built for others. ``details``: of
-        `Run`.
-
-        Raises TraceError if a trace or a traffic preset is malformed or belongs to another model.
-        """
+        """Runs of points, in order; those without special needs share a demand. ``details``: of `Run`. TraceError."""
         points = list(points)
         most: dict[tuple[int, int, int], tuple[int | None, PolicySpec | None]] = {}
         needed = [(_traffic(point), *_needs(point)) for point in points]
@@ -222,9 +212,7 @@ class RunMaker:
         return self._demands[key]
 
     def routing(self, point: Point) -> tuple[str, str]:
-        """What names a point's routing, for the key of its run, and the name of its columns in the cache. Raises as
-        `runs` does.
-        """
+        """(name of a point's routing for its run's key, name of its cached columns). Raises as `runs` does."""
         workload, key = point.workload, (id(point.model), id(point.workload))
         if key not in self._routing:
             if (problem := layers_problem(point.model, workload)) is not None:
@@ -279,12 +267,10 @@ class Selection:
             yield points, self.maker.runs(points, details)
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, in the order of the results."""
         return tuple(self.maker.runs(map(self.plan.point, self.kept)))
 
 
 def plan_of(planned: ExperimentSpec | SweepPlan) -> SweepPlan:
-    """The plan of an experiment, with or without axes."""
     plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
     return plan.finished_by(with_areas)
 
@@ -302,12 +288,9 @@ def select(
     refuse: bool = True,
     among: Sequence[int] | None = None,
 ) -> Selection:
-    """Evaluate the constraints of every point, or of those ``among`` them; open its trace. tell: called with progress
-    texts.
-
-    Raises TraceError; LawMissing (a SpecError) for a calibration without the tables that points read; ArchsimError if
-    no point is left; CapacityError for systems that this machine's memory cannot hold; with ``refuse`` CapacityError
-    and ArchsimError for points that could not run.
+    """Evaluate the constraints of every point, or of those ``among`` them; open its trace. tell: gets texts. Raises
+    TraceError; LawMissing for missing tables; ArchsimError if no point is left; CapacityError beyond this machine's
+    memory, and with ``refuse`` for points that could not run.
     """
     plan = plan_of(planned)
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)

@@ -25,11 +25,7 @@ class Contexts:
         self._known: dict[tuple[int, int, int], WorkloadSpec] = {}
 
     def workload(self, point: Point) -> WorkloadSpec:
-        """The point's workload; with the context of the longest request of its batch, which all are taken to hold,
-        where only a recorded trace or a preset says it and the assumption ``memory`` counts it.
-
-        Raises TraceError.
-        """
+        """With the context of the longest request of its batch, where only a trace or preset says it. TraceError."""
         workload, key = point.workload, (id(point.model), id(point.workload), point.batch)
         from_requests = isinstance(workload.trace, str) or (
             workload.trace.synthetic.like is not None and workload.has_prompts
@@ -63,9 +59,7 @@ class Contexts:
 
 
 class PartMeasures:
-    """Functions for the names of ``archsim.specs.plan.CONSTRAINT_MEASURES``. Measures that depend on parts alone are
-    computed once.
-    """
+    """Functions for ``archsim.specs.plan.CONSTRAINT_MEASURES``, computed once for the same parts."""
 
     def __init__(self, contexts: Contexts | None = None) -> None:
         self._contexts = contexts or Contexts()

@@ -1,6 +1,4 @@
-"""Notes on policies: own functions whose decisions cost nothing, plans that are worse than ``ep``'s, and what speed-ups
-are worth if dies have the endpoints of a measured chip.
-"""
+"""Notes on policies: free own decisions, plans worse than ``ep``'s, and speed-ups with a measured chip's endpoints."""
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -14,9 +12,7 @@ SLOWER = 0.99  # of the throughput of ep; above it, a policy is as fast
 
 
 def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every set of own functions that is not charged, and for every policy that is slower than ``ep``.
-    rows: of results.
-    """
+    """On sets of own functions that are not charged, and policies slower than ``ep``. rows: of results."""
     rows = list(rows)
     uncharged = dict.fromkeys((str(row["policy"]), str(row["uncharged"])) for row in rows if row.get("uncharged"))
     notes = [
@@ -102,9 +98,7 @@ def _endpoints(rows: list[Mapping[str, Any]]) -> list[str]:
 
 
 def grown(row: Mapping[str, Any], ep: Mapping[str, Any], slower: float) -> tuple[Cause, float] | None:
-    """The cause on the critical path that grew most, and by what share of the time under ``ep``; ``slower``: time over
-    that time. None where nothing tells what bounds a run.
-    """
+    """The cause that grew most, and its share of the time under ``ep``; ``slower``: time over that; or None."""
     shares = {cause: f"bound_{cause.column}" for cause in CAUSES}
     if not all(any(each.get(column) for column in shares.values()) for each in (row, ep)):
         return None

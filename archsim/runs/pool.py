@@ -104,9 +104,7 @@ def _work(asked: BinaryIO, replies: BinaryIO, workspace: Workspace) -> None:
 
 
 def _end_with_parent() -> None:
-    """On Linux, the kernel ends this process with the thread that started it, even if no thread here can run; the end
-    of the input ends it elsewhere.
-    """
+    """On Linux, the kernel ends this process with the thread that started it; elsewhere its input's end."""
     if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):
@@ -114,7 +112,6 @@ def _end_with_parent() -> None:
 
 
 def _receive(stream: BinaryIO, requests: queue.SimpleQueue[Any]) -> None:
-    """Receive requests until the input ends."""
     try:
         while True:
             requests.put(pickle.load(stream))
@@ -126,9 +123,7 @@ _COPYING = threading.Lock()  # a copy that held the end of another's pipe would 
 
 
 class _Copy:
-    """A process that begins as a copy of this one, and does ``work`` with two streams: of what is asked, and of its
-    replies. It loads nothing again, and has what is open here.
-    """
+    """A copy of this process that does ``work`` with two streams: of what is asked, and of its replies."""
 
     def __init__(self, work: Callable[[BinaryIO, BinaryIO], None]) -> None:
         with _COPYING:
@@ -170,9 +165,7 @@ class _Copy:
 
 
 def _be_a_copy() -> None:
-    """In a process group of its own, a worker does not get the terminal's Ctrl-C: the parent ends it. What a user's
-    function prints goes to standard error; objects of the parent's may be locked there.
-    """
+    """In a group of its own, without Ctrl-C of the terminal; what users' functions print goes to stderr."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -183,11 +176,8 @@ def _be_a_copy() -> None:
 def simulate_all(
     jobs: Sequence[AnyJob], processes: int, workspace: Workspace
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    """Every job with its record or failure, in the order in which they finish.
-
-    At most ``processes`` of them go on at a time; with one, they are done in this process, unless a function of the
-    user's takes part, which may end the process. ``workspace``: what jobs find at the beginning, and who hears how far
-    they are. Worker processes end with the iterator, for whatever reason it ends.
+    """Every job with its record or failure, as they finish, at most ``processes`` at a time; one is this process,
+    unless users' functions take part. ``workspace``: what jobs find, and who hears. Workers end with the iterator.
     """
     processes = min(processes, len(jobs))
     if not jobs:
@@ -244,9 +234,7 @@ def _employ(number: int, worker: Worker, schedule: RunQueue[AnyJob], ended: Call
 
 
 class Worker:
-    """A worker process, seen from the parent. ``workspace``: what a copy of this process begins with; ``tell``: hears
-    how far a job is.
-    """
+    """A worker process, seen from the parent. ``workspace``: of a copy; ``tell``: hears how far a job is."""
 
     def __init__(self, workspace: Workspace | None = None, tell: Callable[[Progress], None] = lambda _: None) -> None:
         self.dismissed = False
@@ -267,10 +255,7 @@ class Worker:
         return process, process.stdin, process.stdout
 
     def ask(self, verb: str, job: object, *more: object) -> Any:
-        """The result of a method of the job, or its failure.
-
-        Blocks until the job has ended, or the process has (killed, out of memory); then another takes its place.
-        """
+        """The result of a method of the job, or its failure, also of the process, which is then replaced."""
         try:
             asked = pickle.dumps((verb, job, *more))
         except Exception as error:  # whatever an object of the job raises; without a reply, the others would wait

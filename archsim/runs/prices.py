@@ -1,6 +1,4 @@
-"""Area and price of a machine by part, from its specification; what of it cannot be made is refused. Source:
-``microarch.silicon.cost``.
-"""
+"""Area and price of a machine by part; what cannot be made is refused. Source: ``microarch.silicon.cost``."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ class Coefficients(NamedTuple):
         return self.energy.by_name() | self.area.by_name() | self.cost.by_name()
 
     def change(self, changes: Mapping[str, float]) -> Coefficients:
-        """The coefficients with a user's values. Raises SpecError for an unknown name or a value that
-        is not positive.
-        """
+        """With a user's values. Raises SpecError for an unknown name or a value that is not positive."""
         known = self.by_name()
         for name, value in changes.items():
             if name not in known:
@@ -95,9 +91,7 @@ class Coefficients(NamedTuple):
         return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound), bound)
 
     def of(self, system: SystemSpec) -> Coefficients:
-        """The coefficients of a system's node and memory: those of a user stay as given. Equal to these for a system
-        that says neither.
-        """
+        """Of a system's node and memory, without those that a user set; equal if the system says neither."""
         hbm, made = system.hbm, system.made  # without rates, which may be arrays
         node = made.node if made is not None else None
         return _of(self, system.name, node, hbm.kind, hbm.pj_per_bit, hbm.usd_per_gb)
@@ -207,10 +201,7 @@ class SystemHardware(NamedTuple):
 
     @property
     def carrier_share(self) -> float:
-        """Area of the dies that are linked as on one carrier and their HBM, divided by that of the largest carrier.
-
-        Each die alone, if their links are a network between packages.
-        """
+        """Area of dies linked as on one carrier, and HBM, over the largest carrier's; else of each die."""
         return self.carrier_mm2 / CARRIER_MM2 * (dies_together(self.system) or 1) / self.system.sites
 
 
@@ -230,7 +221,6 @@ def build_costs(
 
 
 def price_range(system: SystemSpec) -> tuple[float, float]:
-    """USD with all coefficients at their low and at their high ends."""
     low, high = (sum(build_costs(system, Coefficients().at(bound)).usd.values()) for bound in ("low", "high"))
     return low, high
 
@@ -249,9 +239,7 @@ def costs_of_many(
 
 
 def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:
-    """Coefficient, price with it at its low end, price with it at its high end, USD, all others at their values; those
-    that decide most come first, those that change nothing are left out.
-    """
+    """(coefficient, price at its low end, at its high end, USD), those that decide most first, without idle ones."""
     found, own = [], coefficients.of(system)
     for name, each in (own.area.by_name() | own.cost.by_name()).items():
         if each.low == each.high:
@@ -278,9 +266,7 @@ def carrier_note(name: str, share: float) -> str:
 def _price_system(
     system: SystemSpec, leaving: Any, decision: AreaAndPower, stacks_per_die: Any, coefficients: Coefficients
 ) -> SystemHardware:
-    """A machine with its price; of many that differ in rates, areas and stacks, these and prices are float64[machine].
-    ``leaving``: bytes per ns of all links together.
-    """
+    """A machine with its price, of many float64[machine]. ``leaving``: bytes per ns of all links together."""
     leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
     area = dict(die_area.die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area))
     side_mm2 = die_area.interface_of(system, coefficients.area)
@@ -337,9 +323,7 @@ def _beside(system: SystemSpec, area_mm2: Mapping[str, Any], coefficients: Coeff
 
 
 def making_notes(machine: SystemHardware) -> Iterator[str]:
-    """Sentences about what of a machine cannot be built as it is written: what has no room on the edge of a die or in a
-    package, and memories on which no time is spent.
-    """
+    """What of a machine has no room on the edge of a die or in a package, and memories that take no time."""
     system = machine.system
     rates = build_fabric(system.as_made, ROW_MAJOR).link_bytes_per_ns
     leaving = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.sites

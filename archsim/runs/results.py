@@ -53,12 +53,9 @@ Frames = Mapping[str, list[Any]]
 
 
 class Results(Shown):
-    """The tables of a sweep: ``runs``, ``dies``, ``links``, ``pairs``, ``steps`` and ``timings``, each read on first
-    use.
-
-    ``results.runs.to_pandas()`` has one row per run (of a sweep with axes: ``point`` and the axes first);
-    ``results.runs.rows`` the same as mappings. ``folder``: of the files, None where nothing was written. ``answer``:
-    the first sentences of the page that was written with them, else ''. A table that was not kept raises ArchsimError.
+    """The tables of a sweep: ``runs`` (one row each; with axes ``point`` and these first), ``dies``, ``links``,
+    ``pairs``, ``steps``, ``timings``, read on first use; ``.to_pandas()`` or ``.rows``. ``folder``: None without files.
+    ``answer``: the page's first sentences, or ''. A table that was not kept raises ArchsimError.
     """
 
     def __init__(
@@ -71,11 +68,7 @@ class Results(Shown):
         self._read, self.folder, self._write_page, self.answer = read, folder, write_page, answer
 
     def page(self, folder: str | Path) -> Path:
-        """Write the report to ``folder``: tables, manifest and page; returns the path of its ``index.html``.
-
-        Runs come from the cache; one that it no longer has is simulated again. Raises ArchsimError for results that
-        were read from a folder: they have their page there.
-        """
+        """Write the report to ``folder``; returns ``index.html``. ArchsimError for results from a folder."""
         if self._write_page is None:
             where = f": {self.folder / 'index.html'}" if self.folder else ""
             raise ArchsimError(f"these results were read, not simulated; their page is beside them{where}")
@@ -133,9 +126,7 @@ class Results(Shown):
         return self.runs.to_pandas()
 
     def in_memory(self) -> Results:
-        """The same tables, read now: they need the folder no more. Steps, which are many, stay packed
-        until asked for.
-        """
+        """The same tables, read now: they need the folder no more. Steps stay packed until asked for."""
         tables = self._kept()
         steps = self.folder / STEPS if self.folder else None
         packed = steps.read_bytes() if steps and steps.is_file() else None
@@ -160,9 +151,7 @@ class Results(Shown):
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
-        """The results in a report's folder. Raises ArchsimError if there are no complete ones, and as a table is first
-        used if an older archsim wrote it with other columns.
-        """
+        """The results in a report's folder. ArchsimError if incomplete, or (when used) of older columns."""
         folder = Path(folder)
         if not (folder / PARQUET).is_file():
             raise ArchsimError(f"{folder / PARQUET}: no such file; are these the results of a sweep that ended?")
@@ -199,9 +188,7 @@ def _read_table(folder: Path, name: str) -> Table:
 
 
 def write_frames(path: Path, records: Iterable[Record]) -> None:
-    """Write the frames of the runs that have any, as one JSON object with a line for each run. One is in memory at a
-    time.
-    """
+    """Write the frames of runs as one JSON object, a line a run; one is in memory at a time."""
     with write_draft(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
         before = "{\n"
         for record in records:
@@ -213,9 +200,7 @@ def write_frames(path: Path, records: Iterable[Record]) -> None:
 
 
 class _FramesFile(Mapping[str, Frames]):
-    """What `write_frames` wrote. The frames of a run are read when they are asked for. Raises ArchsimError for a file
-    that is not whole.
-    """
+    """What `write_frames` wrote, read when it is asked for. Raises ArchsimError for a file that is not whole."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -261,9 +246,7 @@ def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
 
 
 def spread(record: Record, of: str) -> Iterator[Row]:
-    """One row for every die, link, pair of dies or step (``of``: ``dies``, ``links``, ``pairs`` or
-    ``steps``) of a run.
-    """
+    """One row for every die, link, pair or step (``of``: ``dies``, ``links``, ``pairs``, ``steps``) of a run."""
     of_run = {name: record["run"] if name == "run" else record["row"][name] for name in _OF_RUN}
     columns = unpack(record[of]) if of == "steps" else record[of]
     for values in zip(*columns.values(), strict=True):
@@ -306,9 +289,7 @@ def in_part(layers: Layers) -> Layers:
 
 
 def layer_counts(layers: Layers) -> str:
-    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run
-    had all of them.
-    """
+    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``, or ``MoE layers of …`` if all had all."""
     if not in_part(layers):
         return f"MoE layers of {', '.join(layers)}"
     parts = []
@@ -342,10 +323,7 @@ def made_by() -> dict[str, str]:
 def write_manifest(
     folder: Path, given: Mapping[str, Any], about: Mapping[str, Any], functions: Iterable[str] = ()
 ) -> None:
-    """Write the manifest of ``given``, an experiment, and copy the code of ``functions`` (``package.module:function``).
-
-    about: facts beside those that every manifest has.
-    """
+    """Write the manifest of ``given``, with facts ``about`` it, and the code of users' ``functions``."""
     facts = {**made_by(), **about, "digest": digest_of(yaml.parse_yaml(yaml.dump_yaml(given), MANIFEST).data)}
     if copied := _copy_code(functions, folder / CODE):
         facts["functions"] = copied
@@ -360,10 +338,7 @@ def seal(folder: Path, *files: str) -> None:
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(facts, experiment) of a report that nobody has changed.
-
-    Raises ArchsimError that names the digest that is false, or what is not there; SpecError as reading YAML does.
-    """
+    """(facts, experiment) of an unchanged report. ArchsimError names a false digest or a missing file; SpecError."""
     with manifest_blamed(folder / MANIFEST):
         data = dict(yaml.read_yaml(inside(folder, MANIFEST)).data)
     facts = data.pop(MANIFEST_KEY, None) or {}
@@ -385,9 +360,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def damage_notes(folder: Path) -> list[str]:
-    """A sentence on each table of a sweep's report that is damaged or gone, which its runs then do not come from; none
-    of what is no such report.
-    """
+    """On each table of a sweep's report that is damaged or gone; none of what is no such report."""
     if not (folder / MANIFEST).is_file():
         return []
     data = dict(yaml.read_yaml(folder / MANIFEST).data)
@@ -418,9 +391,7 @@ def damage_notes(folder: Path) -> list[str]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file of a report, by a name that the report gives. Raises ArchsimError for one that leads out of the folder,
-    also by a link, and for one that is not there.
-    """
+    """The file of a report by a name in it. ArchsimError for one that leads out, also by a link, or is not there."""
     try:
         file = (folder / name).resolve()
         if not file.is_relative_to(folder.resolve()):
@@ -437,9 +408,7 @@ def _sha256(file: Path) -> str:
 
 
 def _copy_code(functions: Iterable[str], folder: Path) -> dict[str, str]:
-    """Copy the modules of users' functions, and those beside them that they import; file → SHA-256. Installed packages
-    and Python's own modules stay where they are.
-    """
+    """Copy users' modules and neighbours that they import; file → SHA-256. Installed packages stay."""
     files: dict[str, Path] = {}
     for target in dict.fromkeys(functions):
         own_code.import_function(target)

@@ -38,7 +38,6 @@ def _meaning(column: Column) -> str:
 
 
 def _objective_of(column: Column, columns: tuple[Column, ...]) -> str:
-    """Name of the column as an objective of `explore:`, if it is one."""
     names = [name for name, (known, _) in OBJECTIVES.items() if known == column.name and columns is COLUMNS]
     return "".join(f" (objective `{name}`)" for name in names)
 

@@ -15,11 +15,7 @@ UNBALANCED = 1.5  # load of the busiest die over the mean
 
 
 def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for every system (or for all, if many) with runs over FAR times their roofline: how many, and the run
-    that is farthest.
-
-    Policy ``base`` is left out where others ran: it is slow by construction.
-    """
+    """A sentence for every system with runs over FAR times their roofline; without ``base`` beside others."""
     rows = [row for row in rows if row.get("over_roofline")]
     others = [row for row in rows if row["policy"] != "base"] or rows
     systems: dict[str, list[Mapping[str, Any]]] = {}

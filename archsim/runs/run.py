@@ -1,6 +1,4 @@
-"""A job: one simulation that gives one record. A run is one: a scenario on an engine, the key that names it, the code
-that it executes, and the demand that it shares with others.
-"""
+"""A job: one simulation that gives one record. A run: a scenario on an engine, its key, its code, shared demand."""
 
 import hashlib
 import json
@@ -46,10 +44,8 @@ Kept = TypeVar("Kept")
 
 
 class Workspace:
-    """What one process keeps from job to job, such as an open trace or a demand that several runs share.
-
-    tell: receives a text on what the present job does, and the share of it that is done; traces: (path, model name) →
-    trace, where it is open already.
+    """What one process keeps from job to job. tell: gets a text on the present job, and the share that is done; traces:
+    (path, model name) → open trace.
     """
 
     def __init__(
@@ -67,9 +63,7 @@ class Workspace:
 
 
 class Job(Protocol):
-    """One simulation that gives one record, which `archsim.runs.sweep.complete` finds or has done: a `Run`, requests
-    that are served, or a part of a search.
-    """
+    """One simulation that gives one record: a `Run`, requests that are served, or a part of a search."""
 
     @property
     def key(self) -> str:
@@ -82,15 +76,11 @@ class Job(Protocol):
         ...
 
     @property
-    def name(self) -> str:
-        """The job in words, for messages."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def cacheable(self) -> bool:
-        """Whether the key and the code decide the record. False where functions of the user's take part: their code
-        may depend on files that archsim cannot see.
-        """
+        """Whether key and code decide the record; not with users' functions, which may read other files."""
         ...
 
     @property
@@ -102,9 +92,7 @@ class Job(Protocol):
         """The record, simulated now. Raises ArchsimError."""
         ...
 
-    def summary(self, row: Mapping[str, Any]) -> str:
-        """The result in one line."""
-        ...
+    def summary(self, row: Mapping[str, Any]) -> str: ...
 
     # What says which worker does a job next (`archsim.runs.run_queue.RunQueue`). A job may leave it all as it is here.
 
@@ -130,9 +118,7 @@ class Job(Protocol):
 
     @property
     def size(self) -> float:
-        """Grows with the time that the job takes: the largest are done first. Where there is a family, the number of
-        selections of experts.
-        """
+        """Grows with the time that the job takes: largest first. Within a family, its selections of experts."""
         return 0.0
 
     def warm_up(self, workspace: Workspace) -> None:
@@ -173,9 +159,7 @@ class DemandSpec:
 
     @cached_property
     def family(self) -> tuple | None:
-        """Equal for demands that differ in their batch alone, of which one may be the beginning of another; None where
-        a request's routing depends on how many there are.
-        """
+        """Equal for demands that differ in batch alone; None where routing depends on how many there are."""
         extended = isinstance(self.workload.trace, str) and self.workload.extend != "redraw"
         return None if extended else (*self.key[:2], *self.key[3:])
 
@@ -238,12 +222,10 @@ class Run(Scenario, Job):
 
     @property
     def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
         return not (self.columns or self.own_functions)
 
     @property
     def group(self) -> tuple:
-        """The key of the demand."""
         return self.demand.key
 
     @property
@@ -253,17 +235,14 @@ class Run(Scenario, Job):
 
     @property
     def family(self) -> tuple | None:
-        """See `DemandSpec.family`."""
         return self.demand.family
 
     @property
     def traffic(self) -> tuple | None:
-        """See `DemandSpec.traffic`."""
         return self.demand.traffic
 
     @property
     def size(self) -> float:
-        """The selections of the demand."""
         return self.demand.selections
 
     def simulate(self, workspace: Workspace) -> Record:
@@ -271,7 +250,6 @@ class Run(Scenario, Job):
         return workspace.of(self.simulator).record(self, self.details)
 
     def warm_up(self, workspace: Workspace) -> None:
-        """Run the first request for one decode step."""
         workspace.of(self.simulator).warm_up(self)
 
     def gather(self, workspace: Workspace, together: Sequence[Job]) -> None:
@@ -344,7 +322,6 @@ def _digest_of(file: Path) -> str:
 
 
 def plain_text(part: Spec) -> str:
-    """All content of a part of a run, as text."""
     return json.dumps(_plain(part), sort_keys=True)
 
 
@@ -362,7 +339,6 @@ def prediction_text(policy: PolicySpec) -> str:
 
 
 def shaping_text(policy: PolicySpec) -> str:
-    """The rules of a policy that shape a demand, as text."""
     plain = _plain(policy)
     return json.dumps([plain["routing"], plain["replication"]], sort_keys=True)
 
@@ -372,17 +348,13 @@ def _plain(spec: Spec) -> dict:
 
 
 def code_of(functions: tuple[str, ...]) -> str:
-    """See `Run.code`: 12 hex digits of the code that decides numbers, its tables, numeric libraries, and the files
-    of users' functions.
-    """
+    """12 hex digits of the code that decides numbers, tables, libraries, files of users' functions (`Run.code`)."""
     return _code_of(functions, code_folder(), tuple(stamp_of(name.partition(":")[0]) for name in functions))
 
 
 @lru_cache(maxsize=64)
 def _code_of(functions: tuple[str, ...], folder: str, stamps: tuple[tuple[int, int] | None, ...]) -> str:
-    """folder: where the files of users' functions are, as another one may have others of the same names; stamps: of
-    these files, as a session may edit them.
-    """
+    """folder: of users' functions; stamps: of their files, which a session may edit."""
     libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
     digest = hashlib.sha256(f"{digest_here()} {libraries}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):

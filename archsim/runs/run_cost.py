@@ -39,9 +39,7 @@ _GB, _GIB = 1e9, 2**30
 
 
 class RunCost(NamedTuple):
-    """The cost of one run. events: 0 for the analytical engine; host_ns: on one core of this machine, without
-    compilation; host_bytes: of its process.
-    """
+    """events: 0 for the analytical engine; host_ns: on one core, without compilation; host_bytes: of its process."""
 
     events: float
     host_ns: float
@@ -49,9 +47,7 @@ class RunCost(NamedTuple):
 
 
 def cost_of(point: Point) -> RunCost:
-    """What a run takes. Its events are those of experts that a batch activates at even popularity, and of pairs of dies
-    that exchange hidden vectors.
-    """
+    """What a run takes: events of active experts at even popularity, and of pairs of dies that exchange vectors."""
     workload, kind, dies = point.workload, point.assumptions.contention, point.system.dies
     layers, (links, route_links) = len(point.model.moe_layer_ids), extent_of(point.system)
     steps = (workload.decode_steps + workload.has_prompts) * min(workload.layers or layers, layers)
@@ -73,10 +69,7 @@ def cost_of(point: Point) -> RunCost:
 
 
 def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_bytes) -> None:
-    """Raises CapacityError for a system whose simulation does not fit into the memory of this machine.
-
-    bound_bytes: of the machine.
-    """
+    """CapacityError for a system whose simulation exceeds bound_bytes, the memory of this machine."""
     needed, bound = cost_of(point).host_bytes, bound_bytes()
     if bound is None or needed <= bound:
         return
@@ -93,9 +86,7 @@ def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_
 
 
 def cost_sentence(plan: SweepPlan, cores: int) -> str:
-    """``about 3.2 million events, which takes 40 s to 6 min on 2 cores when compiled and 0.4 GB of memory a process``,
-    for all combinations of a plan, estimated from those spread over it.
-    """
+    """``about 3.2 million events, which takes 40 s to 6 min on 2 cores when compiled and 0.4 GB of memory …``"""
     of = plan.combinations
     costs = [cost_of(plan.point(index)) for index in spread(of, _ASKED)]
     at_a_time = min(cores, of)

@@ -1,6 +1,4 @@
-"""Which job a worker does next: no kernel is compiled twice, what is shared is built rarely, and no worker idles
-needlessly.
-"""
+"""Which job a worker does next: no kernel is compiled twice, shared parts are built rarely, no worker idles."""
 
 from __future__ import annotations
 
@@ -31,12 +29,9 @@ class Task(NamedTuple, Generic[AnyJob]):
 
 
 class RunQueue(Generic[AnyJob]):
-    """Jobs that wait, by the group that shares what takes long to build. Thread-safe.
-
-    A kernel is compiled by the first worker that needs it, while the others do other jobs. A worker stays with its
-    group; then it takes one that no worker has begun, of its own traffic, else of a traffic that is not begun, the
-    largest first; then it helps with the one that has most jobs left. The first worker with one of a family builds
-    those of others, too; the others take none of these meanwhile.
+    """Jobs that wait, by the group that shares what takes long to build. Thread-safe. The first worker that needs a
+    kernel compiles it. A worker stays with its group, then begins one of its own traffic, else of a new one, the
+    largest first, then helps where most is left. The first with one of a family builds those of others.
     """
 
     def __init__(self, jobs: Iterable[AnyJob]) -> None:
@@ -55,10 +50,7 @@ class RunQueue(Generic[AnyJob]):
         self._changed = threading.Condition()
 
     def next(self, worker: int) -> Task[AnyJob] | None:
-        """The next job of a worker (0, 1, …), or None when none waits.
-
-        Blocks while all waiting jobs need a kernel that is being compiled, or groups that are being gathered.
-        """
+        """The next job of a worker (0, 1, …), or None; blocks while all need what is being compiled or gathered."""
         with self._changed:
             while self._waiting:
                 group = self._last.get(worker)
@@ -121,9 +113,7 @@ class RunQueue(Generic[AnyJob]):
         return Task(job, cold, together)
 
     def _together(self, group: Hashable) -> tuple[AnyJob, ...]:
-        """The first job of the group, with those of smaller groups of its family that nobody has begun; none if there
-        are no others.
-        """
+        """The group's first job with those of smaller unbegun groups of its family; none without others."""
         first, done = self._first[group], self._begun | self._gathered
         if first.family is None or first.size < LEAST_TOGETHER or group in self._gathered:
             return ()

@@ -46,10 +46,8 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Remembered(trace.Derived):
-    """Generated traffic whose latest stream is kept in ``streams``, by the ``name`` of the traffic and what else it
-    depends on, unless it has more than ``most`` selections: several demands, and heatmaps behind ports, read the same
-    one, which takes long to draw. A smaller batch reads its beginning, and draws only requests that are routed
-    otherwise in a smaller batch.
+    """Generated traffic whose latest stream of at most ``most`` selections stays in ``streams``, by ``name``, as
+    several demands read it. A smaller batch reads its beginning, and draws only requests that are routed otherwise.
     """
 
     name: tuple
@@ -58,7 +56,6 @@ class Remembered(trace.Derived):
 
     @property
     def itself(self) -> trace.TokenSource:
-        """The traffic that is remembered."""
         return self.source
 
     def __getattr__(self, name: str) -> Any:  # what a kind of traffic has of its own
@@ -112,10 +109,7 @@ class Remembered(trace.Derived):
 
 
 class Simulator:
-    """Keeps demand and generated traffic of the latest run, open traces, and outcomes that serve later runs.
-
-    traces: (path, model name) → open trace.
-    """
+    """Keeps demand and traffic of the latest run, outcomes for later ones, traces: (path, model) → open trace."""
 
     def __init__(self, traces: dict[tuple[str, str], trace.Trace] | None = None) -> None:
         self._traces = dict(traces or {})
@@ -127,9 +121,7 @@ class Simulator:
         self._plans: dict[tuple, dict[tuple[int, int], allocation.Plan]] = {}
 
     def record(self, run: Run, details: bool = True) -> Record:
-        """Simulate; see `archsim.runs.run.Record`. Without ``details``, pairs, frames and steps are not measured,
-        which would take as long as the row.
-        """
+        """Simulate (`archsim.runs.run.Record`); without ``details``, no pairs, frames and steps."""
         started = datetime.now(UTC)
         demand = self._demand_of(run.demand)
         outcome, wall_s = self._outcome_of(run)
@@ -212,7 +204,6 @@ class Simulator:
         return Replay(engine, demand, routing)
 
     def _routing_of(self, run: Run) -> Iterable[trace.StepTokens]:
-        """Tokens of all iterations."""
         source = self._source(run.demand)
         requests = trace.draw_requests(source.requests, run.batch, run.workload.seed)
         return source.steps(requests, run.workload.decode_steps)
@@ -308,7 +299,6 @@ def _is_users(spec: DemandSpec) -> bool:
 
 
 def _entry_of(source: trace.TokenSource, spec: DemandSpec) -> str:
-    """Names a demand in the cache."""
     traffic, workload = source.digest, spec.workload
     if not isinstance(workload.trace, str):
         traffic += f" {generated_digest(workload, spec.model)}"
@@ -332,9 +322,7 @@ _RATES: Any = {
 
 
 def refusals(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
-    """The runs that would fail before their first step, and why: their engines are built as `Simulator` builds them,
-    and nothing is simulated. Of runs that differ in rates alone, one is built.
-    """
+    """Runs that would fail before their first step, and why. Of runs that differ in rates alone, one is built."""
     known: dict[tuple[str, ...], str] = {}
     for run in runs:
         system, parts = run.system.model_dump_json(exclude=_RATES), (run.policy, run.deployment)

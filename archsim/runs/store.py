@@ -31,6 +31,7 @@ from archsim.base.tables import (
     write_csv_stream,
     write_parquet_stream,
 )
+from archsim.runs import results
 from archsim.runs.columns import (
     DIE_COLUMNS,
     LAYOUT,
@@ -43,19 +44,6 @@ from archsim.runs.columns import (
     kinds_of,
 )
 from archsim.runs.plan import Selection
-from archsim.runs.results import (
-    CSV,
-    FRAMES,
-    PARQUET,
-    REFERENCES,
-    STEPS,
-    references_of,
-    seal,
-    spread,
-    with_speedups,
-    write_frames,
-    write_manifest,
-)
 from archsim.runs.run import ROW, Job, Record, Run
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
@@ -69,8 +57,8 @@ PARTIAL = "results.partial.csv"
 _PAGES = (PAGE, "results.html", "assumptions.html", "files.html", "glossary.html")
 _OF_SAMPLES = ("sure.html", "sure.csv", "sure.json", "ranges.json")
 _MADE_LAST = (
-    CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, FRAMES, "timings.csv", "comparison.json", *_PAGES,
-    *_OF_SAMPLES,
+    results.CSV, results.PARQUET, "dies.csv", "links.csv", "pairs.csv", results.STEPS, results.FRAMES,
+    "timings.csv", "comparison.json", *_PAGES, *_OF_SAMPLES,
 )  # fmt: skip
 _HOLDS = "archsim.runs"
 
@@ -82,9 +70,7 @@ def keeps_details(plan: SweepPlan, runs: int) -> bool:
 
 
 def columns_of(plan: SweepPlan) -> Kinds:
-    """The columns of a plan's results: the point and its axes (where there are axes), those of every run, and the
-    user's own.
-    """
+    """The columns of a plan's results: point and axes (where there are axes), each run's, the user's own."""
     axes = {"point": INTEGER} | {column.name: column.kind for column in plan.columns} if plan.columns else {}
     return {**axes, **kinds_of(columns_with(plan.experiment.all_columns))}
 
@@ -99,9 +85,7 @@ class RecordStore:
         remove_drafts(folder, self._runs)
 
     def load(self, job: Job) -> Record | None:
-        """The record of a job if it exists, is complete, has the details that the job asks for, and is a result of the
-        present code.
-        """
+        """The complete record of a job with the details that it asks for, of the present code; else None."""
         try:
             kept = json.loads(read_sealed(self._file(job)))
         except (OSError, ValueError):
@@ -167,24 +151,24 @@ class SweepStore:
         """Write all files from chunks and records, one in memory at a time; remove obsolete chunks."""
         references: dict[tuple, float | None] = {}
         for number in range(parts):
-            references |= references_of(self._rows(number))
-        done = ((with_speedups(row, references) for row in self._rows(number)) for number in range(parts))
+            references |= results.references_of(self._rows(number))
+        done = ((results.with_speedups(row, references) for row in self._rows(number)) for number in range(parts))
         tables = (Table(self.columns, tuple(rows)) for rows in done)
-        write_parquet_stream(self.folder / PARQUET, self.columns, tables)
-        rows = (with_speedups(row, references) for row in self._every(parts))
-        write_csv_stream(self.folder / CSV, self.columns, rows)
+        write_parquet_stream(self.folder / results.PARQUET, self.columns, tables)
+        rows = (results.with_speedups(row, references) for row in self._every(parts))
+        write_csv_stream(self.folder / results.CSV, self.columns, rows)
         write_csv_stream(self.folder / "timings.csv", TIMING_COLUMNS, self._every(parts))
         if self.details:
             for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS), ("pairs", PAIR_COLUMNS)):
                 write_csv_stream(self.folder / f"{name}.csv", columns, self._spread(name))
-            write_parquet_stream(self.folder / STEPS, STEP_COLUMNS, self._tables("steps", STEP_COLUMNS))
-            write_frames(self.folder / FRAMES, self._records())
+            write_parquet_stream(self.folder / results.STEPS, STEP_COLUMNS, self._tables("steps", STEP_COLUMNS))
+            results.write_frames(self.folder / results.FRAMES, self._records())
         for file in sorted(self._parts.glob("part-*.parquet"))[0 if self.details else parts :]:
             file.unlink()
         if self.details:
             self._parts.rmdir()
         self.partial.clear()
-        seal(self.folder, CSV)
+        results.seal(self.folder, results.CSV)
 
     def outdate(self) -> None:
         """Remove the files written from all runs before any of these changes."""
@@ -202,11 +186,11 @@ class SweepStore:
         }
         if self._plan.experiment.unread:
             about[UNREAD] = list(self._plan.experiment.unread)
-        write_manifest(self.folder, self._plan.given(), about, self._selection.functions)
+        results.write_manifest(self.folder, self._plan.given(), about, self._selection.functions)
 
     def _row(self, point: Point, record: Record) -> dict[str, Any]:
         axes = {"point": point.index} | self._plan.cells(point) if self._plan.columns else {}
-        later = dict.fromkeys(f"speedup_vs_{policy}" for policy in REFERENCES)
+        later = dict.fromkeys(f"speedup_vs_{policy}" for policy in results.REFERENCES)
         return axes | record["row"] | later | {"run": record["run"]}
 
     def _every(self, parts: int) -> Iterator[Mapping[str, Any]]:
@@ -217,12 +201,11 @@ class SweepStore:
 
     def _spread(self, name: str) -> Iterator[Mapping[str, Any]]:
         for record in self._records():
-            yield from spread(record, name)
+            yield from results.spread(record, name)
 
     def _tables(self, name: str, columns: Kinds) -> Iterator[Table]:
-        """One for every run."""
         for record in self._records():
-            yield Table(columns, tuple(spread(record, name)))
+            yield Table(columns, tuple(results.spread(record, name)))
 
     def _records(self) -> Iterator[Record]:
         for _, runs in self._selection.blocks(PART_RUNS, self.details):
@@ -235,7 +218,6 @@ class SweepStore:
         return self._parts / f"part-{number:05d}.parquet"
 
     def _digest(self, points: Sequence[Point], runs: Sequence[Run]) -> str:
-        """Of the columns, and of every run with its code and its point."""
         digest = hashlib.sha256(repr(tuple(self._kept_columns.items())).encode())
         for point, run in zip(points, runs, strict=True):
             digest.update(f"{point.index} {list(self._plan.cells(point).values())} {run.key} {run.code} ".encode())
@@ -265,7 +247,6 @@ def folder() -> Path:
 
 
 def find(job: Job) -> Record | None:
-    """The record of a job, if cached, with details if the job asks for them."""
     if not job.cacheable:
         return None
     record = _load(_file(job), job)

@@ -1,7 +1,5 @@
-"""Completes jobs: those that are kept are found, and the others simulated, whatever they are (`complete`).
-
-A sweep turns an experiment, with or without axes, into results: it selects the runs, completes them and writes the
-tables. Runs are processed in chunks: memory does not grow with the sweep, and finished runs are kept.
+"""Completes jobs: those that are kept are found, others simulated (`complete`). A sweep selects the runs of an
+experiment, completes them in chunks and writes the tables.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,11 +66,8 @@ def sweep(
     jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> results.Results:
-    """Simulate every run of an experiment that is not kept in ``out`` (default: ``reports/<name>``).
-
-    jobs: parallel runs (default: available cores). The tables in ``out`` do not depend on ``jobs``, on the order in
-    which runs finish, or on kept results. Raises CapacityError and TraceError before anything runs; FailedRuns at the
-    end if runs have failed: the others are kept.
+    """Simulate every run that is not kept in ``out`` (default: ``reports/<name>``), ``jobs`` at a time (default:
+    cores), on which no table depends. Raises CapacityError and TraceError before anything runs; FailedRuns at the end.
     """
     watcher = watcher or Unwatched()
     selection = plan.select(experiment, watcher.phase)
@@ -118,13 +113,9 @@ def complete(
     found: Callable[[pool.AnyJob, Record], None] = lambda job, record: None,
     outdate: Callable[[], None] = lambda: None,
 ) -> dict[str, Record]:
-    """Records by key, without details: those of the folder ``store`` (None: there is no folder) or of the cache, or
-    simulated now, by at most ``processes`` at a time (`archsim.runs.executor`). Reasons for missing ones are added to
-    ``failures``.
-
-    Jobs with details, and those that take at least ``kept_from_s``, are kept in the folder as they finish, so that a
-    command that is ended (Ctrl-C) goes on from there. ``workspace``: what jobs that are done in this process find and
-    leave. ``found`` is called with every record; ``outdate`` is called before anything is simulated.
+    """Records by key, without details: of the folder ``store`` (or None), of the cache, or simulated now, at most
+    ``processes`` at a time. ``failures`` gets reasons of missing ones. Jobs with details, or over ``kept_from_s``, are
+    kept as they finish. ``found`` gets every record; ``outdate`` is called before anything runs.
     """
     records: dict[str, Record] = {}
     waiting = []

@@ -21,7 +21,6 @@ def traffic_notes(workload: WorkloadSpec) -> list[str]:
 
 
 def prefill_note(synthetic: SyntheticSpec) -> str:
-    """A sentence on the prefill that generated requests begin with."""
     tokens, like = synthetic.prompt_tokens, synthetic.like
     if tokens == 0:
         return "There is no prefill (`prompt_tokens: 0`)."

@@ -19,7 +19,6 @@ WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines i
 
 
 def answer(found: OptionComparison) -> str:
-    """Ratio with range at the limit, for the machines and for a dollar, and where the order turns."""
     sides, limits = found.sides, found.limits
     if found.varied is not None:
         return keys_sentence(found) if found.varied.keys else _over_key(found)
@@ -53,9 +52,7 @@ def answer(found: OptionComparison) -> str:
 
 
 def _over_key(found: OptionComparison) -> str:
-    """Of one machine from which value on nothing is gained, and what the best gains over the first; of two where their
-    order turns.
-    """
+    """Of one machine: from which value nothing is gained, and the best's gain; of two: where their order turns."""
     varied, skip = found.varied, 1 if found.samples else 0
     assert varied is not None
     count = len(varied.values)
@@ -134,7 +131,6 @@ def _times(value: float) -> str:
 
 
 def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
-    """Where the order turns: of the budget that is asked for and per dollar."""
     any_turn = False
     for equal in dict.fromkeys((found.equal, "usd")):
         turn = found.crossing(one, other, equal)

@@ -60,7 +60,6 @@ def _over(values: Sequence[np.ndarray], at: int, base: int, names: Sequence[str]
 
 
 def _written(ends: Interval) -> tuple[str, str]:
-    """The middle, and its range."""
     middle, low, high = written_interval(ends.p50, ends.p05, ends.p95)
     if not math.isfinite(ends.p95):  # of a ratio to what is 0 in some samples
         return middle, f"at least {low}"
@@ -77,7 +76,6 @@ def numbers_in(names: Sequence[str]) -> list[float]:
 
 
 def _others(names: Sequence[str], found: BestValue, devices: Mapping[str, float]) -> Iterator[str]:
-    """Those that equal the best; whether more of the key may gain more."""
     if len(found.equal) > 1:
         equal = [names[at] for at in found.equal]
         shown = (

@@ -179,9 +179,7 @@ def compare_machines(
     pinned: Mapping[str, Any] | None = None, samples: int = SAMPLES, jobs: int = 1,
     say: Callable[[str], None] = lambda text: None, designs: Sequence[Any] = (), varied: Varied | None = None,
 ) -> OptionComparison:  # fmt: skip
-    """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies. Raises
-    SpecError for sides without a common model, and for limits that no side keeps.
-    """
+    """``designs``: systems of which sides are variants; ``varied``: what varies. SpecError without a common model."""
     shared = _common_model(sides, model)
     bases = [machines.base_of(side, shared) for side in sides]
     of = bases[0].models[0]
@@ -208,7 +206,6 @@ def compare_machines(
 
 
 def _chosen_model(sides: Sequence[Side], asked: Any, name: str) -> tuple[str, ...]:
-    """How the model was chosen, where neither the question nor a side names one."""
     if asked is not None or any(side.experiment is not None for side in sides):
         return ()
     why = "" if name == FIRST else ", the largest that fits on every side"  # it is also served where none fits

@@ -55,9 +55,7 @@ def pair_sentence(
 
 
 def short(name: str) -> str:
-    """``scheduler.chunked_prefill True, scheduler.max_num_seqs 2048`` → ``chunked prefill on and 2,048 requests per
-    rank``.
-    """
+    """``scheduler.max_num_seqs 2048`` → ``2,048 requests per rank``."""
     found = re.sub(r"\b(True|False)\b", lambda value: "on" if value[0] == "True" else "off", _KEY.sub("", name))
     found = re.sub(r"(?<=\s)\d{4,}(?![\d.\w])", lambda value: f"{int(value[0]):,}", found)
     for key, words in _WORDS.items():

@@ -1,6 +1,4 @@
-"""What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds;
-and what the time of one goes to.
-"""
+"""What-ifs on deployments with the same requests in many samples, and what the time of one goes to."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 
 
 @dataclass(frozen=True, eq=False)
 class DeploymentComparison(tables.Shown):
-    """Deployments with the same worlds. ``sure``: their headlines in all of them; ``equal``: the budget for a unit of
-    which they are compared.
-    """
+    """``sure``: the headlines in all samples; ``equal``: the budget for a unit of which they are compared."""
 
     sure: ServedSure
     names: tuple[str, ...]  # in the order in which they were given
@@ -51,7 +47,6 @@ class DeploymentComparison(tables.Shown):
     idle: str = ""  # a sentence on varied keys that have no effect here, and why
 
     def option(self, name: str) -> ServedOption:
-        """One of them."""
         return next(each for each in self.sure.options if each.name == name)
 
     @property
@@ -89,7 +84,6 @@ class DeploymentComparison(tables.Shown):
         return f" None keeps the limits in half of the samples. The nearest is {short(name)}, with {listing(said)}."
 
     def _rejected_text(self) -> str:
-        """How many requests are too long; where deployments differ in that, for which of them."""
         counts = {each.name: each.rejected[0] for each in self.sure.options}
         every = max((each.rejected[1] for each in self.sure.options), default=0)
         if not any(counts.values()):
@@ -110,7 +104,6 @@ class DeploymentComparison(tables.Shown):
 
     @property
     def table(self) -> tables.Table:
-        """As `ServedSure.table`."""
         return self.sure.table()
 
     def to_pandas(self) -> Any:
@@ -127,9 +120,7 @@ def compare_deployments(
     rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for less than
-    two, for a key that a file does not have, and for a price that is not known.
-    """
+    """Files, with every combination of ``vary`` or of their ``sweep:``. SpecError: < 2, keys, prices."""
     if equal in ("w", "mm2"):
         raise errors.SpecError(f"--equal {equal}: deployments are compared by machines, devices or usd")
     points: list[serving_files.Serving] = []
@@ -161,7 +152,6 @@ def compare_deployments(
 
 
 def _limits_ms(slo: SloSpec) -> dict[str, float]:
-    """ttft, tpot → limit of a file, ms; those that it gives."""
     return {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
 
 
@@ -182,9 +172,7 @@ def compare_points(
     rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Deployments of one policy each, in the same worlds. ``samples``: None for SAMPLES, of MOST_TOKENS. Raises
-    SpecError for a price that is not known.
-    """
+    """Deployments of one policy each. ``samples``: None for SAMPLES. SpecError for an unknown price."""
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []

@@ -44,9 +44,7 @@ def compare_options(
     sides: Sequence[Side], question: Question, pinned: Mapping[str, Any], overrides: Sequence[str] = (),
     jobs: int = 1, say: Callable[[str], None] = lambda text: None, folder: Path | None = None, watcher: Any = None,
 ) -> Any:  # fmt: skip
-    """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for a budget
-    that is not known, and for sides that cannot be compared.
-    """
+    """An `OptionComparison` or a `DeploymentComparison`. SpecError for an unknown budget or unlike sides."""
     equal, vary = question.equal or "machines", question.vary or {}
     known_value("equal", equal, options.EQUALS)
     served = [side for side in sides if side.kind == SERVE]
@@ -123,7 +121,6 @@ def _inside(side: Side) -> str:
 
 
 def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:
-    """A side for each value of a key of its system."""
     import json
 
     own = key.removeprefix("system.")
@@ -139,7 +136,6 @@ def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:
 
 
 def _numbers(values: Sequence[Any]) -> list[float]:
-    """Values in one unit; none where one is no number."""
     found = []
     for value in values:
         if isinstance(value, bool):

@@ -1,8 +1,5 @@
-"""Frontiers: the most that a machine serves within a limit of the time per token, and where two of them cross.
-
-A machine that is used in one way (`Curve`) has points by batch: the larger the batch, the longer a token takes, and the
-more of them come a second. Between two batches both are interpolated in logarithms. A frontier is the best of several
-curves at every limit; it has a value for every world (axis 0).
+"""Frontiers: the most that a machine serves within a limit of the time per token, and where two cross. A way to use it
+(`Curve`) has points by batch, interpolated in logarithms; a frontier is the best of curves, for every sample (axis 0).
 """
 
 from __future__ import annotations
@@ -53,7 +50,6 @@ class Frontier(NamedTuple):
     curves: Sequence[Curve]
 
     def at(self, tpot_ns: np.ndarray, ttft_ns: float = np.inf) -> np.ndarray:
-        """As `Curve.at`."""
         return np.max([curve.at(tpot_ns, ttft_ns) for curve in self.curves], axis=0)
 
     def ends(self) -> tuple[float, float]:
@@ -79,9 +75,7 @@ class Crossing(NamedTuple):
 
 
 def crossing_of(at: np.ndarray, nominal: np.ndarray, worlds: np.ndarray) -> Crossing | None:
-    """Where a ratio of two sides passes 1, over ascending positive ``at: float64[n]``; the last of several. ``nominal:
-    float64[n]``, ``worlds: float64[world, n]``. None where it does not.
-    """
+    """Where a ratio last passes 1 over ascending positive ``at``; ``worlds: float64[world, n]``. None if never."""
     found = _turn(at, nominal)
     if found is None:
         return None

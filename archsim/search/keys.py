@@ -58,9 +58,7 @@ def worths(found: OptionComparison) -> list[KeyWorth]:
 
 
 def keys_sentence(found: OptionComparison) -> str:
-    """``For the same mm² of silicon, more hbm.bandwidth is worth more than more llc.capacity (in 100 % of 32 samples):
-    1 % more serves 4.2 % (3.1–5.0 %) more tokens per second with hbm.bandwidth …``.
-    """
+    """``For the same mm² of silicon, more hbm.bandwidth is worth more than more llc.capacity (…): 1 % more …``."""
     name, unit = found.sides[0].side.label, BUDGETS[found.equal]
     if not (found.sides[0].rates > NEVER).all():
         raise SpecError(

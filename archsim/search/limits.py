@@ -19,7 +19,6 @@ class Limits(NamedTuple):
 
     @property
     def given(self) -> bool:
-        """Whether there is one."""
         return self != Limits()
 
     @property

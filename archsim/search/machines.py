@@ -65,7 +65,6 @@ class Way(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Groups of ranks with requests of their own, of one engine."""
         return self.engine.dies // self.tp
 
     @property
@@ -109,7 +108,6 @@ class Used(NamedTuple):
         return Curve(token, self.way.engines * batch / token * 1e9, first)
 
     def nominal(self, output: float) -> Curve:
-        """The curve without a draw."""
         return self.curve(output, np.ones((1, len(self.batches))), np.ones(1))
 
 
@@ -124,14 +122,11 @@ class Machine(NamedTuple):
 
     @property
     def system(self) -> SystemSpec:
-        """One machine."""
         return self.base.systems[0]
 
 
 def base_of(side: Side, model: str | ModelSpec | None) -> ExperimentSpec:
-    """The experiment from which runs of a side are made: its own with this model alone, or of its system. Raises
-    SpecError.
-    """
+    """The experiment of a side's runs: its own with this model alone, or of its system. Raises SpecError."""
     if (own := side.experiment) is not None:
         if len(own.systems) > 1:
             systems = ", ".join(each.name for each in own.systems)
@@ -311,7 +306,6 @@ def batch_of(row: Mapping[str, Any], batch: int) -> Batch:
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Part of PARTS → ns of the iteration of a row."""
     return {part: float(row[f"iteration_{part}_ns"]) for part in PARTS}
 
 

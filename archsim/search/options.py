@@ -130,9 +130,7 @@ def _system_named(name: str) -> str:
 
 
 def _of_gpus(machines: Sequence[str], gpus: int) -> Side:
-    """So many GPUs: the smallest of some machines that has them, or a part of it, as `archsim recommend` takes them;
-    several of the largest. Raises SpecError for what is neither.
-    """
+    """The smallest machine with so many GPUs, or a part of it, or several of the largest. SpecError for neither."""
     from archsim.serving.expert_groups import part_of
 
     every = {name: load_system(name) for name in machines}
@@ -164,9 +162,7 @@ def load_system(source: Any, overrides: Sequence[str] = ()) -> SystemSpec:
 
 
 def experiment_with(overrides: Sequence[str] = (), **parts: Any) -> ExperimentSpec:
-    """A small experiment with some keys given, as names and files mean there what they mean elsewhere. Raises
-    SpecError.
-    """
+    """A small experiment with some keys given, as if in their files. Raises SpecError."""
     tree: dict[str, Any] = {
         "name": "compared", "systems": ["dojo"], "models": ["olmoe-1b-7b"],
         "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 1}, "policies": ["ep"],
@@ -176,7 +172,6 @@ def experiment_with(overrides: Sequence[str] = (), **parts: Any) -> ExperimentSp
 
 
 def is_system(source: str) -> bool:
-    """Whether it is the name or the file of a system, and not of an experiment."""
     names = config_files.named_files
     alone = source in names("systems") and source not in names("")
     return alone or (references.is_path(source) and library.kind_of_file(source) == SYSTEM)
@@ -234,7 +229,6 @@ def _fitting(system: SystemSpec, models: Sequence[str]) -> Iterator[tuple[str, t
 def _decoding(
     system: SystemSpec, models: Sequence[str], way: tuple[int, str] = WAYS[0], **assumed: str
 ) -> ExperimentSpec:
-    """A decode step of models on a machine alone."""
     if _lacks_transfers(system):
         assumed["transfer_software"] = "free"
     given = {

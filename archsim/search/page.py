@@ -37,9 +37,7 @@ def write_options(found: OptionComparison, folder: Path) -> Path:
 
 
 def frontier(found: OptionComparison, equal: str) -> plots.Points:
-    """Tokens a second over tokens a second of a user, a line and whiskers of 90 % of the worlds for each side; the
-    limit is a line, where one is given.
-    """
+    """Tokens/s over tokens/s of a user, a line with whiskers of 90 % for each side; the limit as a line."""
     rows: list[dict[str, Any]] = []
     shown = np.unique(np.linspace(0, len(found.grid) - 1, 28).astype(int))
     for each, rates in zip(found.sides, found.over_grid, strict=True):
@@ -81,7 +79,6 @@ def rows_of(found: OptionComparison):
 
 
 def _parts(found: OptionComparison):
-    """A row of every part of an iteration, a cell for each side."""
     for part in found.sides[0].batch.parts_ns:
         cells = [each.batch.parts_ns[part] for each in found.sides]
         if any(cells):

@@ -46,7 +46,6 @@ def reasons(found: OptionComparison) -> Iterator[str]:
 
 
 def _edge(found: OptionComparison, each: Compared) -> str:
-    """Whether the batch is held by the limit, and which keeps it in most worlds."""
     at = next(at for at, used in enumerate(each.machine.used) if used is each.chosen)
     curve, used, limit = each.frontier.curves[at], each.chosen, found.limits.tpot_ns
     if curve.tpot_ns[0, -1] < limit:

@@ -1,6 +1,4 @@
-"""Files of `archsim serve`: every point of a ``sweep:`` and how sure the order of those in question is, or the one
-deployment under its load, or its policies.
-"""
+"""Files of `archsim serve`: points of a ``sweep:`` and how sure their order is, one deployment, or its policies."""
 
 from __future__ import annotations
 

@@ -60,7 +60,6 @@ class ServedWhy(tables.Shown):
 
     @property
     def sentence(self) -> str:
-        """Where a decode iteration goes, and the lever that helps most."""
         (first, share), *others = list(self.shares.items())[:3]
         spread = f"{percent(share.p05)} to {percent(share.p95)} in {percent(0.9)} of {WORLDS_OF_SHARES} samples"
         rest = [f"{percent(each.p50)} on {what}" for what, each in others]
@@ -82,7 +81,6 @@ class ServedWhy(tables.Shown):
         return "\n".join([self.sentence, *self.outcome.why_slow, *lines])
 
     def to_pandas(self) -> Any:
-        """One row per change that was tried."""
         import pandas
 
         return pandas.DataFrame(list(self.levers), columns=list(ServedLever._fields))
@@ -119,9 +117,7 @@ def _change(before: Measures, after: Measures, name: str) -> float:
 
 
 def _shares(outcome: Outcome) -> dict[str, Interval]:
-    """What → share of an iteration with the mean number of decodes at their mean context, as what laws are off moves
-    it.
-    """
+    """What → share of an iteration with mean decodes and context, as what laws are off moves it."""
     built, totals = outcome.deployment.decode or outcome.deployment.prefill, outcome.served.totals
     iterations = max(float(totals["iterations"]), 1.0)
     decodes = max(float(totals["sequences"]) / iterations, 1.0)

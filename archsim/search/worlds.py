@@ -1,8 +1,5 @@
-"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off.
-
-Parts that two machines share have common draws: a section of a system (``hbm``, ``d2d``, ``compute``, ...) that says
-the same in both, and laws measured on the same GPU. Those that differ are other parts, and are drawn independently. Of
-variants of one design, whose key varies, all draws are common.
+"""Machines in many samples: by what factor iterations take longer where numbers and laws are off. Equal sections of
+systems, laws of one GPU, and variants of one design share their draws; other parts are independent.
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ class Off(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """Of its draws."""
         return {each.quantity.draws_as for each in self.machine} | {each.draws_as for _, each in self.rest}
 
 
@@ -104,9 +100,7 @@ class InWorlds(NamedTuple):
     drawn: Mapping[str, np.ndarray]
 
     def batches(self, way: Way, batches: Sequence[int], among: Sequence[int]) -> np.ndarray:
-        """float64[world, batch] ns of an iteration over that without a draw, in the worlds ``among`` all. Batches of a
-        world follow each other, as they share its laws.
-        """
+        """float64[world, batch] ns of an iteration over that without a draw; ``among``: the samples, or all."""
         at = self.estimates
         runs = [run_of(experiment_of(at.base, way, each, at.requests, context=at.context), False) for each in batches]
         own = [sum(parts_of(simulator.iteration(run)).values()) for run, simulator in runs]
@@ -126,8 +120,6 @@ class InWorlds(NamedTuple):
 
 
 def factors_of(used: Used, anchors: Sequence[int], known: np.ndarray) -> np.ndarray:
-    """float64[world, batch]: of all batches of a way, interpolated in logarithms between those at ``anchors``, which
-    are ``known: float64[world, anchor]``.
-    """
+    """float64[world, batch], interpolated in logarithms between ``anchors``; ``known: float64[world, anchor]``."""
     at, every = np.log(np.array(anchors, float)), np.log([each.batch for each in used.batches])
     return np.exp(np.stack([np.interp(every, at, one) for one in np.log(known)]))

@@ -16,10 +16,7 @@ HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED, LAWS_DECODES, LAWS_PROM
 
 
 class OverlapTimes(NamedTuple):
-    """What an overlap takes.
-
-    Under two batches and micro-batches ``local``, ``decode_up`` and ``prefill_up`` are those of all parts.
-    """
+    """ns of an overlap; of two batches and micro-batches ``local``, ``decode_up``, ``prefill_up`` are of all parts."""
 
     how: np.int64 = IN_TURN  # of `archsim.iteration.overlap.HOW`
     # float64[tokens] ns of shared experts, which local is without unless nothing overlaps
@@ -83,7 +80,6 @@ def place(size, points):
 
 @inner
 def decode_ns(table: StepTable, requests, context):
-    """Attention of decodes."""
     b, s = place(float(requests), table.decode.shape[0])
     c, t = place(context, table.decode.shape[1])
     low = (1 - t) * table.decode[b, c] + t * table.decode[b, c + 1]
@@ -121,9 +117,7 @@ def attention_ns(table: StepTable, rank, share, least):
 
 @inner
 def rank_ns(state: ServingState, table: StepTable, k, factor):
-    """(all, of it in layers, of that up to attention, of all on links) of what a rank does by itself: all but experts
-    and host. ``factor``: on kernels, by which all that this gives is multiplied later.
-    """
+    """(all, in layers, of that up to attention, on links) of a rank but experts and host. ``factor``: on kernels."""
     rank = state.ranks[k]
     if rank.tokens == 0:
         return 0.0, 0.0, 0.0, 0.0

@@ -34,7 +34,6 @@ class Clocked(NamedTuple):
 
 
 def at_clock(system: SystemSpec, clock: float) -> SystemSpec:
-    """The system with arrays at a share of their clock."""
     peak = system.compute.peak_flop_per_s * clock
     return system.model_copy(update={"compute": system.compute.model_copy(update={"peak_flop_per_s": peak})})
 

@@ -20,10 +20,7 @@ Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
 def compile_scheduler(
     name: str, params: Mapping[str, float], state: records.ServingState, limits: records.SchedulerLimits
 ) -> Compiled:
-    """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept on disk.
-
-    Raises ArchsimError for a function of the user's that numba cannot compile.
-    """
+    """The scheduler that a file names, compiled. ArchsimError for a user's function that numba cannot compile."""
     signature = void(_type_of(state), int64, float64, typeof(limits))
     if not is_function(name):
         return _shipped(getattr(schedulers, name), signature)
@@ -54,9 +51,7 @@ def _shipped(function: Callable[..., None], signature: Any) -> Compiled:
 
 @lru_cache(maxsize=16)
 def _of_user(own: Callable[..., None], values: tuple[float, ...], signature: Any) -> Compiled:
-    """A user's function with its parameters: compiled once a process, as a search simulates with it many times.
-    ``failed`` stays set where it raises, which compiled code would pass over.
-    """
+    """A user's function with its parameters, compiled once a process. ``failed`` stays set where it raises."""
     body = njit(boundscheck=True)(getattr(own, "py_func", own))
 
     def schedule(state, k, now_ns, limits):
@@ -68,6 +63,5 @@ def _of_user(own: Callable[..., None], values: tuple[float, ...], signature: Any
 
 
 def _values(own: Callable[..., None], params: Mapping[str, float]) -> tuple[float, ...]:
-    """Of the parameters of a user's function, in its order."""
     named = list(inspect.signature(own).parameters.values())[ARGUMENTS:]
     return tuple(float(params.get(each.name, each.default)) for each in named)

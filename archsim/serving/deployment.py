@@ -129,9 +129,7 @@ def _behind_dispatch(engine: ServingEngine) -> str:
 
 
 def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[IterationLaws, str]:
-    """With dispatch and combine by the laws of their kernels, once for every rank that takes a token; between nodes,
-    engines that only decode take DeepEP's low-latency kernels, as SGLang's and vLLM's do; and whose they are, in words.
-    """
+    """With dispatch and combine by their kernels' laws, and whose; decodes between nodes take low-latency ones."""
     parallel, model = engine.parallel, engine.model
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
     tokens = np.arange(laws.sizes) / parallel.tp  # each rank of a group sends its part
@@ -169,9 +167,7 @@ def with_host(
 
 
 def gathering_of(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter") -> Gathered:
-    """Hidden vectors gathered before the experts and summed after them, by the collective ``sums``, where ranks have
-    requests of their own; 0 where all ranks have the same.
-    """
+    """Hidden vectors gathered before experts and summed after by ``sums``, where ranks have own requests; else 0."""
     parallel, model, tokens = engine.parallel, engine.model, np.arange(sizes)
     if parallel.dp == 1 or not has_experts(model):
         return Gathered(np.zeros(sizes), np.zeros(sizes))

@@ -99,9 +99,7 @@ def groups_of(serving: Serving, engine: ServingEngine, built: Built, scheduler: 
 def _parts(
     built: Built, scheduler: Scheduler, model: ModelSpec, moved: Gathered | None, factor: float, moves: float = 1.0
 ) -> Parts:
-    """What the ranks of an engine add to the time of its layers with experts. ``factor``, ``moves``: of the experts
-    and of ``moved``, relative to their laws.
-    """
+    """What ranks add to layers with experts. ``factor``, ``moves``: of experts and ``moved``, over their laws."""
     if moved is not None:
         moved = Gathered(moves * moved.dispatch, moves * moved.combine)
     table, ranks = built.pool.table, built.laws.parallel.dp
@@ -189,9 +187,7 @@ class Busy(NamedTuple):
 
 
 def busy_of(built: Built, table: np.ndarray, decodes: float, context: float) -> Busy:
-    """How busy each stage is in an iteration with ``decodes`` requests of ``context`` tokens on every rank. ``table``:
-    EXPERTS[phase, point].
-    """
+    """How busy each stage is, ``decodes`` requests of ``context`` tokens a rank. table: EXPERTS[phase, point]."""
     beside, ranks = built.pool.table.beside, built.laws.parallel.dp
     part = max(decodes / float(beside.parts), 1.0)
     one, none = np.ones(1), np.zeros(1)
@@ -207,9 +203,7 @@ def busy_of(built: Built, table: np.ndarray, decodes: float, context: float) -> 
 
 
 def in_dtype(system: SystemSpec, dtype: str, calibration: CalibrationSpec) -> SystemSpec:
-    """The machine whose experts have this dtype, at the peak that its calibration gives it relative to that of the
-    machine's own. Raises SpecError where it gives none.
-    """
+    """The machine whose experts have this dtype, at its calibration's relative peak. Raises SpecError without one."""
     own, peaks = system.compute.dtype, calibration.reference.peak_flop_per_s
     if dtype == own:
         return system

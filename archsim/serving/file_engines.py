@@ -56,9 +56,7 @@ def host_bytes_per_s(system: SystemSpec) -> float:
 
 
 def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
-    """(name, devices) of the machines that a file uses. Raises SpecError where it asks for more than one has, and for
-    pools on machines whose clock is limited.
-    """
+    """(name, devices) of a file's machines. SpecError for too many, and for pools with limited clocks."""
     used: dict[str, int] = {}
     has: dict[str, int] = {}
     for name, side in serving.spec.sides.items():
@@ -197,7 +195,6 @@ def _slots_kept(serving: Serving, parallel: ParallelSpec) -> int | None:
 
 
 def _resident(serving: Serving, parallel: ParallelSpec) -> int:
-    """Experts of a layer that stay in the HBM of a rank."""
     given = serving.spec.expert_offload
     assert given != "none"
     return int(given.resident * (serving.model.experts // parallel.sizes().ep))

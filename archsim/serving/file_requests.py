@@ -95,8 +95,6 @@ def _drawn_sessions(given: RequestSpec) -> Requests:
 
 
 def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:
-    """What a reader has to know of the requests: as what a trace was read, which are rejected, and which need scaled
-    positions.
-    """
+    """How a trace was read, which requests are rejected, and which need scaled positions."""
     scaled = drawn.scaled_positions_note(requests, serving.model)
     return tuple(each for each in (requests.read_as, *drawn.rejected_notes(requests), scaled) if each)

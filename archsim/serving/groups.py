@@ -127,9 +127,7 @@ class ExpertGroup:
         return np.inf if self._pending is None else self._pending.at_ns
 
     def pause(self, now_ns: float, iterations: int, tokens: Sequence[float]) -> float:
-        """The engine has run so many iterations since its start, with so many (decoded, prompt) tokens since the last
-        call. Returns how long its next iteration waits.
-        """
+        """Wait before the next iteration, after so many (decoded, prompt) tokens since the last call."""
         ran, self.asked_at = iterations - self.asked_at, iterations
         self._since += ran
         if ran and self._rule is not None:
@@ -154,9 +152,7 @@ class ExpertGroup:
         self._rule = None
 
     def _place_first(self) -> None:
-        """By the loads of drawn tokens, at no cost, before a request is served: as deployments begin with loads that
-        were recorded before (SGLang, --init-expert-location).
-        """
+        """By the loads of drawn tokens, at no cost, before a request (SGLang, --init-expert-location)."""
         assert self._rule is not None
         self._record(1, (MOST_RECORDED, MOST_RECORDED), self._rule.window_steps)
         self._rebalance(0.0)
@@ -278,9 +274,7 @@ class ExpertGroup:
 
 
 class Spent(NamedTuple):
-    """ns of an engine since its start: the parts of its layers, and of them while transfers take all SMs, and what it
-    multiplies at peak.
-    """
+    """ns of an engine since its start: parts of layers, and of them while transfers take all SMs."""
 
     dispatch: float
     shared: float
@@ -307,9 +301,7 @@ class Fixed(ExpertGroup):
 
 
 def slots_of(policy: policies.PolicySpec, placement: Placement, layers: int) -> int:
-    """Expert slots of the fullest rank, all layers together: those of the placement, and those that a rebalancing adds
-    while serving, which KV may not take.
-    """
+    """Expert slots of the fullest rank over all layers, with those that a rebalancing adds, which KV may not take."""
     rule = policy.rebalancing
     replicas = rule.params.get("replicas", 0)
     if isinstance(replicas, str):  # CRAFT's own choice, which is known only while serving: at most so many

@@ -31,9 +31,7 @@ def tokens_of(units, limits: SchedulerLimits):
 
 @inner
 def held_of(computed, tokens, limits: SchedulerLimits):
-    """Units of KV of a request of ``tokens``, all kinds of layers together, while those after the first ``computed``
-    are computed: these see a window's tokens before them.
-    """
+    """Units of KV of a request of ``tokens`` while those after ``computed`` are computed, which see a window before."""
     found = blocks_of(tokens, limits) + limits.request_units
     for at in range(limits.windows.shape[0]):
         first = max(computed - limits.windows[at, 0] + 1, 0) // limits.block_tokens
@@ -75,9 +73,7 @@ def take(state: ServingState, k, blocks):
 
 @inner
 def grow(state: ServingState, k, r, tokens, limits: SchedulerLimits):
-    """Give a request the blocks of its first ``tokens``; False if there are too few. Blocks that no window sees any
-    more are free again.
-    """
+    """Give a request the blocks of its first ``tokens``, free those no window sees; False if there are too few."""
     request = state.requests[r]
     more = held_of(request.computed, tokens, limits) - request.shared - request.blocks
     if more <= 0:
@@ -93,9 +89,7 @@ def grow(state: ServingState, k, r, tokens, limits: SchedulerLimits):
 
 @outer
 def cached_pieces(state: ServingState, k, r, limits: SchedulerLimits):
-    """(pieces, their units of KV) of the beginning of a prompt that the cache of a rank has; at least one token is
-    always computed.
-    """
+    """(pieces, their units of KV) of a prompt's beginning in a rank's cache; at least one token is computed."""
     request = state.requests[r]
     if limits.cached == 0:
         return 0, 0
@@ -165,9 +159,7 @@ def _keep(state: ServingState, store, piece):
 
 @outer
 def insert(state: ServingState, k, r, limits: SchedulerLimits):
-    """Put computed pieces of a prompt, and of its output where a later turn repeats it, into the cache; what another
-    request has put there stays private.
-    """
+    """Put computed pieces of a prompt, and of repeated output, into the cache; what another put there stays private."""
     request = state.requests[r]
     full = request.computed // limits.block_tokens * limits.block_units
     while request.hashed < request.piece_to - request.piece_from:

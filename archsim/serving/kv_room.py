@@ -29,9 +29,7 @@ def request_kv(engine: ServingEngine, hybrid: bool = True) -> rank_memory.Reques
 
 
 def kv_units(engine: ServingEngine) -> KvUnits:
-    """The same in units of a block of the layers that keep all tokens; a byte stands for each of its tokens where the
-    model keeps none.
-    """
+    """In units of a block of the layers that keep all tokens; in bytes where the model keeps none."""
     kv = request_kv(engine)
     if not kv.windows and not kv.fixed_bytes:
         return KvUnits()
@@ -62,9 +60,7 @@ def store_of(
 
 
 def handed_over(engine: ServingEngine, bytes_per_s: float, latency_ns: float, host: Host) -> KvTransfer:
-    """How a prefill engine hands its requests over. Every rank sends its part of the KV cache at once, and the host
-    passes the request on.
-    """
+    """How a prefill engine hands over: every rank sends its part of the KV at once, the host passes it on."""
     copies = engine.parallel.dp if engine.shares_prompts else 1  # each sends a part of what all have
     kv, ns_per_byte = request_kv(engine), NS_PER_S / bytes_per_s / copies
     windows = np.array([(tokens, each * ns_per_byte) for tokens, each in kv.windows], float).reshape(-1, 2)

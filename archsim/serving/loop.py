@@ -56,9 +56,7 @@ def _begin_all(
     limits: records.SchedulerLimits,
     schedule,
 ):
-    """Begin an iteration of every idle instance; True, and the rest not begun, where one has to pause before, or a
-    scheduler failed.
-    """
+    """Begin an iteration of every idle instance; True where one has to pause first, or a scheduler failed."""
     for i in range(state.instances.shape[0]):
         instance = state.instances[i]
         if instance.busy:
@@ -82,9 +80,7 @@ def _has_requests(state: records.ServingState, i):
 
 @outer
 def _next(state: records.ServingState, limits: records.SchedulerLimits):
-    """(time, 0 arrival | 1 transfer | 2 end of an iteration | 3 load, instance or rank) of the next event; what is -1
-    for none.
-    """
+    """(time, 0 arrival | 1 transfer | 2 end of an iteration | 3 load, instance or rank) of the next event; -1: none."""
     totals = state.totals[0]
     now, what, which = math.inf, -1, 0
     if totals.queued < totals.issued:
@@ -136,9 +132,7 @@ def _queue(state: records.ServingState, limits: records.SchedulerLimits):
 
 @outer
 def _loads(state: records.ServingState, k, r, limits: records.SchedulerLimits):
-    """Whether a store has more of a prompt than its rank: then that is loaded before the request waits for the rank,
-    one request after the other.
-    """
+    """Whether a store has more of a prompt than its rank: that is loaded, a request at a time, before it waits."""
     rank, request = state.ranks[k], state.requests[r]
     if rank.store < 0:
         return False
@@ -279,9 +273,7 @@ def _end(state: records.ServingState, i, now, limits: records.SchedulerLimits, t
 
 @inner
 def _made(state: records.ServingState, r, new, limits: records.SchedulerLimits):
-    """Count the tokens with KV. Returns those that are out: the next one, and the drafts before the first that is
-    refused.
-    """
+    """Count the tokens with KV. Returns those that are out: the next one, and drafts before the first refusal."""
     request, totals = state.requests[r], state.totals[0]
     if schedulers.is_prompt(state, r):
         request.computed += new

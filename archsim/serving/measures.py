@@ -253,7 +253,6 @@ def tokens_until(requests: np.ndarray, until_ns: float) -> float:
 
 
 def _emitted_at(requests: np.ndarray, share: float) -> float:
-    """When a share of all output tokens was emitted, to a thousandth of the duration."""
     low, high, most = float(requests["first_ns"].min()), float(requests["last_ns"].max()), requests["output"].sum()
     for _ in range(12):
         middle = (low + high) / 2
@@ -300,9 +299,7 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
 
 
 def _at_full_load(served: Served) -> np.ndarray:
-    """bool[request]: of clients that begin one after the other, those that come after all have begun, and before the
-    last round; else all.
-    """
+    """bool[request]: of clients that begin in turn, those after all have begun, before the last round; else all."""
     requests, clients, n = served.requests, served.concurrency, len(served.requests)
     if not clients or n < 4 * clients:
         return np.ones(n, bool)
@@ -383,9 +380,6 @@ def _beside_longer(served: Served, longer: Served) -> tuple[float, float, float]
 
 
 def few_note(served: Served, longer: Served | None) -> str:
-    """That the time per output token differs from that of a longer run by no more than chance explains; '' where it
-    hardly differs, or by more.
-    """
     if longer is None or not (served.requests["output"] > 1).any() or unsteadiness(served, longer):
         return ""
     here, there, _ = _beside_longer(served, longer)
@@ -497,9 +491,7 @@ RENTS: Mapping[str, Rent] = MappingProxyType({
 
 
 def rent_of(gpu: str, given: Mapping[str, float]) -> Rent | None:
-    """The rent of a GPU: the user's if one is given, else the known one. None where none is known. Raises SpecError for
-    a price of 0 or less.
-    """
+    """The user's rent of a GPU, else the known one, or None. Raises SpecError for a price of 0 or less."""
     if gpu in given:
         if not given[gpu] > 0:
             raise SpecError(f"--price {gpu}={given[gpu]:g}: expected USD an hour of one GPU, above 0")

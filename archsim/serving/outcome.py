@@ -60,7 +60,6 @@ class Deployment:
 
     @property
     def summary(self) -> str:
-        """Devices, and of which machines."""
         (name, devices), *others = self.machines
         return " and ".join([f"{devices} devices of {name}", *(f"{count} of {other}" for other, count in others)])
 
@@ -71,9 +70,7 @@ class Deployment:
 
 @dataclass(frozen=True, eq=False)
 class Outcome(Shown):
-    """A deployment, its requests, and what happened. ``longer``: what happened to more requests of the file, by which
-    it was judged whether few are steady.
-    """
+    """A deployment, its requests, what happened, and to more requests (``longer``) by which steadiness is tested."""
 
     serving: Serving
     deployment: Deployment
@@ -127,7 +124,6 @@ class Outcome(Shown):
 
     @property
     def unsteady_notes(self) -> tuple[str, ...]:
-        """Why its numbers are not those of a steady state."""
         return tuple(each for each in (self.measures.saturated, self.measures.unsteady) if each)
 
     @property
@@ -209,7 +205,6 @@ class Outcome(Shown):
         return text
 
     def _classes_note(self) -> Iterator[str]:
-        """For each class of requests, how many are within its limits, and their times."""
         within, times = within_limits(self.served, slo_of(self.serving)), times_ns(self.served)
         for at, each in enumerate(self.serving.spec.requests.classes):
             mine = self.served.requests["kind"] == at
@@ -221,7 +216,6 @@ class Outcome(Shown):
                 )
 
     def _events_note(self) -> Iterator[str]:
-        """What a store gave, and what faults took."""
         totals, prompt = self.served.totals, int(self.requests.input.sum())
         if self.deployment.store is not None:
             loaded = int(totals["loaded_tokens"])
@@ -276,9 +270,7 @@ def slo_of(serving: Serving) -> Slo:
 
 
 def measured_residual(serving: Serving) -> ResidualRow | None:
-    """How far measurements of the engine that a file starts are from what is simulated, those of pools for pools; None
-    without any.
-    """
+    """Error of simulation against measurements of the file's engine (pools for pools); None without any."""
     spec, system = serving.spec, serving.system
     measured = is_measured(system) and has_measured_links(system)
     gpu = (system.compute.calibration or DEFAULT_CALIBRATION) if measured else ANY
@@ -292,9 +284,7 @@ def measured_residual(serving: Serving) -> ResidualRow | None:
 
 
 def range_of(serving: Serving, measures: Measures) -> str:
-    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted. Pools that
-    prefill and decode have the ranges of such pools.
-    """
+    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without fitted constants. Pools have their own."""
     spec, found, pools = serving.spec, measured_residual(serving), serving.spec.disaggregated != "none"
     engine = "any engine" if spec.engine == NONE else spec.engine
     if spec.host is not None or (found is None and not pools):

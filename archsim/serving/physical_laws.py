@@ -1,6 +1,4 @@
-"""Laws that what a deployment served obeys, asked where its outcome becomes a record (``archsim.runs.physical_laws``):
-causality of the times of requests, conservation of tokens, KV within its room, Little's law, rates and shares.
-"""
+"""Laws of serving, asked as an outcome becomes a record: causality, tokens, KV room, Little's law, rates, shares."""
 
 from collections.abc import Iterator
 

@@ -76,9 +76,7 @@ PRODUCT_BYTES: Mapping[str, float] = MappingProxyType({"fp8": 1.0, "fp8_block": 
 def energy(
     served: Served, engine: ServingEngine, system: SystemSpec, devices: int, coefficients: Coefficients | None = None
 ) -> tuple[Mapping[str, float], Activity]:
-    """Block → J of a run of identical engines on ``devices`` GPUs, whose log has its iterations, all or the first; and
-    what they did.
-    """
+    """Block → J of a run of identical engines on ``devices`` GPUs (log: all iterations or the first), and its work."""
     done, machine = activity(served, engine, system, devices), build_costs(system)
     if engine.rates is not None:  # a Local CP starts work when its operands are there
         done = replace(done, kernel_s=0.0, crowded_s=0.0)
@@ -98,9 +96,7 @@ def upkeep(
     most_w: float,
     clocked_w: float | None = None,
 ) -> Upkeep:
-    """The upkeep of the run of `energy`. ``most_w``: what one may draw; ``clocked_w``: what one draws at a clock below
-    the full one, at which all this took place.
-    """
+    """Of the run of `energy`. ``most_w``: that one may draw; ``clocked_w``: drawn at the run's lower clock."""
     watts = []
     for coefficients in (Coefficients(), Coefficients().at("low"), Coefficients().at("high")):
         joule, done = energy(served, engine, system, devices, coefficients)
@@ -218,5 +214,4 @@ def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices:
 
 
 def _whole_tiles(rows: np.ndarray) -> np.ndarray:
-    """Rows that tensor cores multiply for so many."""
     return np.ceil(rows / TILE_ROWS) * TILE_ROWS

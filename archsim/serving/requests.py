@@ -24,9 +24,7 @@ from archsim.traffic.trace import TokenSource, draw_requests
 
 
 class Rejected(NamedTuple):
-    """Requests that a server answers with an error as they come. ``number``: how many; ``first``: where the first one
-    was read, in words; ``why``: in words.
-    """
+    """``number`` of requests that a server answers with an error; ``first``: where the first was read; ``why``."""
 
     number: int
     first: str
@@ -62,9 +60,7 @@ class Requests(NamedTuple):
 
     @property
     def offered_per_s(self) -> float:
-        """Requests a second over the span of arrivals, all turns of a session counted; 0 for a closed loop or a single
-        time.
-        """
+        """Requests a second over arrivals, all turns counted; 0 for a closed loop or a single time."""
         first = self.arrival_ns
         if len(self.follower):
             first = np.delete(first, self.follower[self.follower >= 0])
@@ -179,18 +175,14 @@ def times_ns(count: int, mean_ns: float, variation: float, seed: int, stream: in
 
 
 def gamma_arrivals(count: int, per_s: float, burstiness: float, seed: int) -> np.ndarray:
-    """float64[request] ns: gaps of a gamma distribution with shape ``burstiness`` and mean 1 / rate, as `vllm bench
-    serve`; 1 is a Poisson process, less is burstier.
-    """
+    """float64[request] ns: gamma gaps of shape ``burstiness`` (1: Poisson), mean 1 / rate, as `vllm bench serve`."""
     draw = _generator(seed, 0)
     gaps = draw.gamma(burstiness, 1.0 / (per_s * burstiness), count)
     return np.cumsum(gaps) * NS_PER_S
 
 
 def lengths(count: int, kind: str, values: tuple[float, ...], seed: int, stream: int) -> np.ndarray:
-    """int64[request], at least 1. ``fixed``: (tokens,); ``uniform``: (low, high), both included; ``lognormal``: (mean,
-    coefficient of variation).
-    """
+    """int64[request] ≥ 1: ``fixed`` (tokens,), ``uniform`` (low, high), ``lognormal`` (mean, coefficient)."""
     draw = _generator(seed, stream)
     if kind == "fixed":
         return np.full(count, int(values[0]), np.int64)
@@ -237,9 +229,7 @@ def some(requests: Requests, kept: np.ndarray) -> Requests:
 
 
 def _servable(requests: Requests, wrong: np.ndarray, whose: str, why: str, advice: str) -> Requests:
-    """Without those that are ``wrong`` (bool[request]), which a server refuses, and without later turns of their
-    sessions. Raises TraceError where that leaves none.
-    """
+    """Without ``wrong`` ones (bool[request]) and later turns of their sessions. TraceError where none is left."""
     if not wrong.any():
         return requests
     at, total, left_out = int(np.argmax(wrong)), len(wrong), wrong.copy()
@@ -285,9 +275,7 @@ def without_too_long(
 
 
 def within_positions(requests: Requests, model: ModelSpec, whose: str) -> Requests:
-    """Without requests that are longer, with their output, than the model's positions reach. Raises TraceError where
-    that leaves none.
-    """
+    """Without requests longer, with output, than the model's positions reach. TraceError where none is left."""
     most = model.extended_positions or model.positions
     if most is None:
         return requests
@@ -301,7 +289,6 @@ def within_positions(requests: Requests, model: ModelSpec, whose: str) -> Reques
 
 
 def scaled_positions_note(requests: Requests, model: ModelSpec) -> str:
-    """A note for requests that need a scaling of the model's positions; '' without."""
     if model.positions is None:
         return ""
     longer = int((requests.input + requests.output > model.positions).sum())
@@ -622,7 +609,6 @@ def _object(path: Path, line: int, text: str) -> dict[str, Any]:
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line and values of every record: objects of JSON lines, or rows of a CSV file."""
     at, start = _start(path)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         if start.startswith("{"):

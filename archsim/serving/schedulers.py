@@ -168,9 +168,7 @@ def admit(state: records.ServingState, k, now_ns, new_most, promised, whole, lim
 
 @outer
 def sum_up(state: records.ServingState, k, limits: records.SchedulerLimits):
-    """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it. False, and a fault noted, where its
-    scheduler gave what cannot be.
-    """
+    """The batch of a rank as ``iteration.times.batches_of`` counts it. False, and a fault noted, for what cannot be."""
     rank = state.ranks[k]
     empty(state, k)
     if rank.running > limits.max_seqs:
@@ -227,7 +225,6 @@ MOST_LATER = 4096  # tokens of an output that room is kept for: CLIP_MAX_NEW_TOK
 
 
 def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
-    """A batch of prompts if there is one, else the decodes."""
     state, limits = reference(state), reference(limits)
     poll_every, kept_share, joins = limits.params[0], limits.params[1], limits.params[2] > 0
     rank = state.ranks[k]
@@ -270,7 +267,6 @@ def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimi
 
 
 def trtllm(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
-    """Running requests, then those whose whole output has room."""
     state, limits = reference(state), reference(limits)
     rank = state.ranks[k]
     budget, promised = limits.budget, 0
@@ -311,7 +307,6 @@ def _outstanding_blocks(state: records.ServingState, r, limits: records.Schedule
 
 
 def vllm_v1(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
-    """Running requests, then waiting ones."""
     state, limits = reference(state), reference(limits)
     rank, reserves = state.ranks[k], limits.params[0] > 0
     budget = serve_running(state, k, limits.budget, limits)
@@ -331,9 +326,7 @@ APART, TIMES_APART, ENOUGH_CACHED = 64, 1.5, 0.3
 
 @outer
 def choose(state: records.ServingState, does, r, limits: records.SchedulerLimits):
-    """The rank of request ``r``, of instances that do its work; the first of those with the least score, from the one
-    after the last choice on.
-    """
+    """The rank of request ``r``: of instances that do its work the first with least score, after the last choice."""
     totals, ranks = state.totals[0], state.ranks.shape[0]
     session = state.sessions[r] if limits.choice == records.SESSION and does != records.DECODE else -1
     if session >= 0 and state.homes[session] >= 0:

@@ -18,21 +18,12 @@ from archsim.iteration.overlap import MICRO_BATCHES
 from archsim.machine.plausible import plausibility_notes
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.clocks import has_limits
+from archsim.serving import file_engines
 from archsim.serving import requests as drawn
 from archsim.serving.clocks import Clocked, at_clock, run_within
 from archsim.serving.deployment import Built, build
 from archsim.serving.engine import ServingEngine
 from archsim.serving.expert_groups import WITH_KERNELS, groups_apart, groups_of
-from archsim.serving.file_engines import (
-    FIRST,
-    decodes_alone,
-    engine_of,
-    host_for,
-    kv_store_of,
-    machines_of,
-    speculation_of,
-    transfer_of,
-)
 from archsim.serving.file_requests import REQUESTS_A_CLIENT, notes_of_requests, requests_of
 from archsim.serving.groups import Fixed
 from archsim.serving.kv_room import doubt_of, kv_room
@@ -52,10 +43,7 @@ LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
 def serve(serving: Serving, logged: int = 0) -> Outcome:
-    """Simulate; ``logged``: iterations to keep a log of.
-
-    Raises ArchsimError for what does not fit, was not measured, or can never be served.
-    """
+    """``logged``: iterations to log. ArchsimError for what does not fit, was not measured, or is never served."""
     deployment = deploy(serving)
     return serve_requests(serving, deployment, requests_on(serving, deployment), logged)
 
@@ -63,9 +51,7 @@ def serve(serving: Serving, logged: int = 0) -> Outcome:
 def serve_requests(
     serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0, progress: Progress = SILENT
 ) -> Outcome:
-    """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
-    a log of.
-    """
+    """As ``serve``, for a deployment and requests that are built. ``logged``: iterations to log."""
     engine = identical_engine(serving)
     served, deployment, clocked = serve_at_clock(serving, deployment, engine, requests, progress, max(logged, LOGGED))
     power = _power(serving, deployment, engine, served, clocked)
@@ -73,7 +59,7 @@ def serve_requests(
         served = served._replace(log=served.log[:0])
     longer = _longer(serving, deployment, requests, served)
     if serving.off:
-        late = prod(factors.get(FIRST, 1.0) for factors in serving.off.values())
+        late = prod(factors.get(file_engines.FIRST, 1.0) for factors in serving.off.values())
         served, longer = _late(served, late), None if longer is None else _late(longer, late)
     rejected = sum(each.number for each in requests.rejected)
     measures = measure(served, deployment.devices, slo_of(serving), longer, rejected)._replace(**power)
@@ -131,7 +117,7 @@ def at_its_clock(
 
 def identical_engine(serving: Serving) -> ServingEngine | None:
     """The engine of a deployment without pools."""
-    return engine_of(serving, serving.spec.parallel) if serving.spec.disaggregated == "none" else None
+    return file_engines.engine_of(serving, serving.spec.parallel) if serving.spec.disaggregated == "none" else None
 
 
 def _power(
@@ -154,9 +140,7 @@ def _power(
 
 
 def _late(served: Served, factor: float) -> Served:
-    """With first tokens, and the wait before them, ``factor`` times as long after their request, and all later tokens
-    as long after the first.
-    """
+    """With first tokens, and the wait before, ``factor`` times as late; later tokens as long after the first."""
     requests = served.requests.copy()
     more = (factor - 1) * (requests["first_ns"] - requests["arrival_ns"])
     requests["scheduled_ns"] = requests["arrival_ns"] + factor * (requests["scheduled_ns"] - requests["arrival_ns"])
@@ -172,7 +156,7 @@ def simulate_requests(
     decode = deployment.decode.pool if deployment.decode else None
     return simulate(
         requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
-        **deployment.host.of_requests, speculation=speculation_of(serving), layers=serving.model.layers,
+        **deployment.host.of_requests, speculation=file_engines.speculation_of(serving), layers=serving.model.layers,
         whose=str(serving.trace or "requests"), logged=logged, progress=progress, store=deployment.store,
         faults=deployment.faults,
     )  # fmt: skip
@@ -210,7 +194,7 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
     return simulate(
         more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
         transfer=deployment.transfer, **deployment.host.of_requests,
-        speculation=speculation_of(serving), layers=serving.model.layers, store=deployment.store,
+        speculation=file_engines.speculation_of(serving), layers=serving.model.layers, store=deployment.store,
     )  # fmt: skip
 
 
@@ -224,23 +208,25 @@ def requests_on(serving: Serving, deployment: Deployment) -> Requests:
 def deploy(serving: Serving) -> Deployment:
     """The engines of a file. Raises SpecError, LawMissing, CapacityError."""
     spec, scheduler = serving.spec, Scheduler.of(serving.spec.scheduler)
-    host = host_for(serving)
+    host = file_engines.host_for(serving)
     decode, transfer = None, None
-    machines = machines_of(serving)
+    machines = file_engines.machines_of(serving)
     if spec.disaggregated == "none":
         prefill = _built(serving, spec.pools[0], scheduler, host)
     else:
         sides, prefilled = spec.disaggregated, spec.disaggregated.prefill
         decodes = serving.on("decode")
         if sides.decode.experts_on is None:
-            decodes = decodes_alone(decodes, sides.decode.parallel)
-        alone = host_for(decodes, DECODE, sides.decode.parallel.attention.dp)
+            decodes = file_engines.decodes_alone(decodes, sides.decode.parallel)
+        alone = file_engines.host_for(decodes, DECODE, sides.decode.parallel.attention.dp)
         decode = _built(decodes, sides.decode, scheduler, alone, DECODE)
         if isinstance(prefilled, SideSpec):
             prefills = serving.on("prefill")
-            host = host_for(prefills, PREFILL, prefilled.parallel.attention.dp)
+            host = file_engines.host_for(prefills, PREFILL, prefilled.parallel.attention.dp)
             prefill = _built(prefills, prefilled, scheduler, host, PREFILL)
-            transfer = transfer_of(prefills, engine_of(prefills, prefilled.parallel), sides.transfer, host)
+            transfer = file_engines.transfer_of(
+                prefills, file_engines.engine_of(prefills, prefilled.parallel), sides.transfer, host
+            )
         else:
             host = alone
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
@@ -259,14 +245,14 @@ def deploy(serving: Serving) -> Deployment:
         devices=devices,
         notes=notes,
         machines=machines,
-        store=kv_store_of(serving, scheduler),
+        store=file_engines.kv_store_of(serving, scheduler),
         faults=faults,
     )
 
 
 def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host, pool: str = "") -> Built:
     """``pool``: PREFILL or DECODE of engines that do one of both."""
-    engine = engine_of(serving, side.parallel, side.experts_on)
+    engine = file_engines.engine_of(serving, side.parallel, side.experts_on)
     engine = engine._replace(decodes_alone=pool == DECODE, prefills_alone=pool == PREFILL)
     built = build(engine, scheduler, host, side.instances)
     built = built._replace(pool=built.pool._replace(most=side.max_num_seqs or 0))
@@ -286,7 +272,7 @@ def room_notes(serving: Serving) -> list[str]:
     """What HBM of a device leaves for KV: a sentence for each pool."""
     sides, scheduler = serving.spec.sides, Scheduler.of(serving.spec.scheduler)
     rooms = {
-        name: kv_room(engine_of(serving.on(name), side.parallel, side.experts_on), scheduler)
+        name: kv_room(file_engines.engine_of(serving.on(name), side.parallel, side.experts_on), scheduler)
         for name, side in sides.items()
     }
     return [f"{name}: {room.report}" if len(sides) > 1 else room.report for name, room in rooms.items()]
@@ -350,23 +336,21 @@ _LOADS = (
 
 
 def check_serving(serving: Serving) -> tuple[str, ...]:
-    """What a reader has to know of the requests, and of engines that may not fit.
-
-    Raises SpecError, CapacityError or LawMissing for a deployment that cannot be built under any of its policies, and
-    SpecError or TraceError for files that are no routing or no requests. Nothing is served.
+    """Notes on the requests, and on engines that may not fit; nothing is served. Raises SpecError, CapacityError or
+    LawMissing if no policy can be built, and SpecError or TraceError for files of routing or requests.
     """
     for key, file in (("routing.trace", serving.routed), ("requests.trace", serving.trace)):
         if file is not None and _are_loads(file, key):
             raise SpecError(f"{key}: {file}: {_LOADS}")
     requests = requests_of(serving)
-    machines_of(serving)
+    file_engines.machines_of(serving)
     scheduler, doubts = Scheduler.of(serving.spec.scheduler), dict[str, None]()
     for policy in serving.policies:
         if serving.has_traffic:
             refuse_unserved(policy)
         for name, side in serving.spec.sides.items():
             there = serving.on(name)._replace(policy=policy)
-            host, engine = host_for(there), engine_of(there, side.parallel, side.experts_on)
+            host, engine = file_engines.host_for(there), file_engines.engine_of(there, side.parallel, side.experts_on)
             built = build(engine, scheduler, host, side.instances)
             doubts[doubt_of(engine, scheduler)] = None
             if side.experts_on is not None:

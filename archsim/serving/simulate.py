@@ -63,7 +63,6 @@ class Progress(NamedTuple):
         self.say(f"{self.what}: {text}" if self.what else text, share)
 
     def of(self, what: str) -> Progress:
-        """The same, of a part named so."""
         return Progress(self.say, what)
 
 
@@ -330,7 +329,6 @@ def _apart(requests: Requests, served: Callable[[Requests], Served]) -> Requests
 
 
 def _fault(state: ServingState, ended: int) -> str:
-    """What a scheduler did that cannot be."""
     totals = state.totals[0]
     if ended == loop.FAILED:
         at = "" if totals["failed"] == RAISED else f" request {totals['failed_at']}"
@@ -357,7 +355,6 @@ def _put(state: ServingState, i: int, group: ExpertGroup) -> None:
 
 
 def _go_on(state: ServingState) -> None:
-    """Pause the instance again, to say how far it is."""
     instance = state.instances[int(state.totals[0]["paused"])]
     instance["pause_at"] = instance["iterations"] + SPOKEN
 
@@ -492,9 +489,7 @@ def _state(
 def _ranks(
     pool: Pool, decode: Pool | None, most: int, store: KvStore | None = None, failing: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Behind those that serve are stores, each a rank of an instance that does nothing but to keep pieces, and last,
-    with ``failing``, an instance for ranks that failed.
-    """
+    """Serving ranks, then stores, ranks of an instance that keeps pieces, then (``failing``) one for lost ranks."""
     alone = DECODE if pool.prefilled else BOTH
     kinds = [(pool, alone)] if decode is None else [(pool, PREFILL), (decode, DECODE)]
     owners = [(each, does) for each, does in kinds for _ in range(each.instances)]
@@ -551,7 +546,6 @@ class Failing:
         return bool(self._left) and float(self._state.totals[0]["now_ns"]) >= self._left[0][0]
 
     def go_on(self) -> None:
-        """All that is due."""
         while self.due:
             at_ns, back, fault = self._left.pop(0)
             self._back(fault) if back else self._fail(fault, at_ns)

@@ -48,15 +48,12 @@ NO_DRAFTS = Speculation()
 def of(
     draft_tokens: int, acceptance: float | Sequence[float], layers: int, seed: int, tree: Sequence[int] = ()
 ) -> Speculation:
-    """One rate for all drafts, or one for each depth."""
     each = (float(acceptance),) * draft_tokens if isinstance(acceptance, int | float) else tuple(map(float, acceptance))
     return Speculation(each, layers, seed, tuple(tree))
 
 
 def draws(speculation: Speculation) -> np.ndarray:
-    """float64[DRAWS] below 1; a draft is accepted where its draw is below its rate, so that a higher rate accepts all
-    that a lower one does.
-    """
+    """float64[DRAWS] below 1; a draft is accepted where its draw is below its rate, so monotone in the rate."""
     if not speculation.drafts:
         return np.zeros(1)
     return np.random.Generator(np.random.Philox(key=[speculation.seed, 77])).random(DRAWS)

@@ -150,9 +150,7 @@ def _table(
 
 
 def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Sequence[str]) -> np.ndarray:
-    """float64[rows] that two halves, or micro-batches, take longer than the whole, kernel by kernel; 0 if there are
-    none.
-    """
+    """float64[rows] that two halves or micro-batches take longer than the whole, by kernel; 0 without any."""
     found, at = np.zeros(laws.sizes), np.arange(laws.sizes)
     for cause in causes if overlap.how == MICRO_BATCHES else ():
         whole = laws.ns(cause, rows=rows)
@@ -195,9 +193,7 @@ def axis(most: float) -> np.ndarray:
 
 
 def _attention(laws: IterationLaws, most_requests: int, sharing: int) -> tuple[np.ndarray, np.ndarray]:
-    """``sharing``: groups that have each a part of the tokens of a prompt, early and late ones alike, so that all see
-    as much before them.
-    """
+    """``sharing``: groups that each have part of a prompt's tokens, early and late, so that all see as much before."""
     batch, context = axis(most_requests), axis(MOST_CONTEXT)
     decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.attention[DECODE_PHASE])
     chunks, new, ratio = axis(min(most_requests, MOST_CHUNKS)), axis(MOST_PROMPT), axis(2**13)
@@ -209,7 +205,6 @@ def _attention(laws: IterationLaws, most_requests: int, sharing: int) -> tuple[n
 
 
 def _judge(laws: IterationLaws, table: StepTable, most_requests: int) -> tuple[tuple[float, float], float]:
-    """Random batches of a prompt chunk and decodes, by the laws and by the table."""
     draw = np.random.default_rng(0)
     decodes = np.rint(np.exp(draw.uniform(0, np.log(most_requests), _SEEN)))
     context = np.rint(np.exp(draw.uniform(np.log(64), np.log(32768), _SEEN)))

@@ -23,9 +23,7 @@ _FIRST = "physical"  # the set of assumptions that a page begins with, where it 
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest policy of a place at a batch; ``gain``: over ep, None without one; ``ties`` and ``leads``: pairs of
-    `Report.ranges` in which another policy may be as fast, and is not.
-    """
+    """The fastest policy at a batch; ``gain``: over ep; ``ties``, ``leads``: pairs of `Report.ranges`."""
 
     batch: int
     run: Row
@@ -35,15 +33,12 @@ class Winner:
 
 
 def headline(report: Report) -> str:
-    """The assumption set that the sentences and the picture are of."""
     labels = [label for label in report.compared_sets() if any(place.assumptions == label for place in report.places())]
     return next((label for label in labels if label.startswith(_FIRST)), labels[-1] if labels else "")
 
 
 def sentences(report: Report) -> list[str]:
-    """What wins where and by how much, what limits it, and how far it is from the bound, of the places of the
-    headline's assumptions; none where nothing was decoded.
-    """
+    """What wins where, by how much, its limit and distance from the bound; none where nothing was decoded."""
     label = headline(report)
     own = [place for place in report.places() if place.assumptions == label]
     places = {place: found for place in own if (found := winners(report, place))}
@@ -81,9 +76,7 @@ def iteration_at(row: Row, slower: Any) -> Any:
 
 
 def iteration_sentence(rows: Sequence[Row], samples: int = 0) -> str:
-    """How long a whole decode iteration takes, with its range in ``samples``, and the share of its MoE layers, of runs
-    of one model, batch and policy; '' where it is not known.
-    """
+    """Time of a whole decode iteration, its range in ``samples``, its share of MoE layers; '' if unknown."""
     times, shares, several = [], [], len(rows) > 1
     for row in rows:
         if not (whole_ns := row.get("iteration_ns")):
@@ -102,9 +95,7 @@ def iteration_sentence(rows: Sequence[Row], samples: int = 0) -> str:
 
 
 def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
-    """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64, counting MoE layers alone.``: runs of one policy
-    in one place, at any batches.
-    """
+    """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64, counting MoE layers alone.``"""
     rates = {row["tokens_per_s"]: row for row in rows if row.get("tokens_per_s")}
     if not rates:
         return ""
@@ -132,9 +123,7 @@ def within(samples: int) -> str:
 
 
 def winners(report: Report, place: Panel) -> list[Winner]:
-    """The fastest policy at every batch, in ascending order. Of policies within CLOSE of the fastest, it is ep if it is
-    among them, else the first of the experiment.
-    """
+    """The fastest policy at every batch, ascending. Within CLOSE of the fastest, ep if among them, else the first."""
     found = []
     batch_of = itemgetter("batch")
     for batch, each in groupby(sorted(report.at(place), key=batch_of), key=batch_of):
@@ -200,9 +189,7 @@ def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: int = 0)
 
 
 def _tie_sentences(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: bool) -> list[str]:
-    """``With deepseek-v3 at batch 16,384, base and allo are a tie: base is 1.09× as fast as allo (0.98× to 1.14× in
-    90 % of 32 samples).``
-    """
+    """``With deepseek-v3 at batch 16,384, base and allo are a tie: base is 1.09× as fast as allo (0.98× to …).``"""
     said = []
     for place, win in ties[:_MOST_PLACES]:
         where = f"With {place.model}{f' on {place.system}' if several else ''} at batch {win.batch:,}"
@@ -264,9 +251,7 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
 
 
 def _decodes(policy: str, models: Iterable[str], wins: Sequence[tuple[Panel, Winner]], worlds: int) -> str:
-    """``allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep) (1.10× to 1.38× in 90 % of 32
-    samples)``; of ep, by what it leads the closest of the others.
-    """
+    """``allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep) (1.10× to 1.38× …)``"""
     gains = [win.gain for _, win in wins if win.gain is not None]
     how = "the fastest" if policy == "ep" or not gains else f"{between(gains, factor)} faster than {_EP}"
     known = [win.run for _, win in wins if win.run.get("speedup_vs_ep_p05") is not None]
@@ -289,9 +274,7 @@ def _by(policy: str, wins: Iterable[tuple[Panel, Winner]]) -> str:
 
 
 def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[str, str]:
-    """Policy → ``batch 64`` or ``batches 64 to 512``, at which it wins in all places; {} where a batch has two winners
-    or did not run in all places, and where there are too many batches to be named.
-    """
+    """Policy → ``batches 64 to 512`` at which it wins everywhere; {} with two winners, gaps or too many."""
     every = [(place, win.batch) for found in by_policy.values() for place, win in found]
     batches = sorted({batch for _, batch in every})
     own = {policy: sorted({win.batch for _, win in found}) for policy, found in by_policy.items()}
@@ -309,7 +292,6 @@ def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[
 
 
 def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]], samples: int) -> list[str]:
-    """`rate_sentence` of every place, and that there is no other policy."""
     every = [found for places in by_system.values() for found in places.values()]
     said = [rate_sentence([win.run for win in found], samples) for found in every[:_MOST_PLACES]]
     return [*filter(None, said), "No other policy ran, so none is compared."]
@@ -333,7 +315,6 @@ def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) 
 
 
 def _limits(runs: Mapping[Panel, Row], several: bool) -> list[str]:
-    """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
     groups: dict[tuple[Any, ...], dict[Panel, list[float]]] = {}
     for place, run in runs.items():
         shares = bound_shares(run)
@@ -372,9 +353,7 @@ def _steps_of(places: Sequence[Panel], several: bool) -> tuple[str, Callable[[st
 
 
 def _distances(runs: Mapping[Panel, Row], several: bool) -> list[str]:
-    """How far steps are from their roofline and from the best balance: a sentence for all runs of the same batch and
-    policy that have the same parts.
-    """
+    """How far steps are from roofline and best balance: a sentence for runs of a batch and policy with equal parts."""
     groups: dict[tuple[Any, ...], dict[Panel, tuple[float, float]]] = {}
     for place, run in runs.items():
         over, load, bound = (run.get(name) for name in ("over_roofline", "load_max_over_mean", "load_ceiling_slots"))

@@ -1,8 +1,5 @@
-"""The page section on balancers: which wins where, by how much of what is possible, what each costs, and when it does
-not pay.
-
-It works on rows of results (name of a column → value), so that pages of runs and of points share it. A balancer is
-compared with plain expert parallelism (``ep``) at the same *place*: system, model, routing, batch and assumptions.
+"""The page section on balancers, from rows of results: which wins where, its share of what is possible, its cost, and
+when it does not pay, against ``ep`` at the same *place*: system, model, routing, batch and assumptions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,9 +31,7 @@ class BalancerCell:
 
 @dataclass(frozen=True)
 class Glance:
-    """Places that share something: the three fastest policies by geometric mean, of those that execute every pair, and
-    what the fastest costs. ``nothing``: places where no policy pays.
-    """
+    """Places that share the three fastest policies (geometric mean) and their cost. ``nothing``: where none pays."""
 
     shared: str
     best: str
@@ -122,9 +117,7 @@ def distance(row: Row) -> float | None:
 
 
 def share_reached(row: Row, ep: Row) -> float | None:
-    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove; 1 for rules
-    that run experts where they are not placed and so beat this bound.
-    """
+    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove."""
     before, now, bound = ep.get("load_max_over_mean"), row.get("load_max_over_mean"), row.get("load_ceiling_slots")
     if not before or not now or not bound or before - bound < 1e-6:
         return None

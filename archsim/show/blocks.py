@@ -23,7 +23,6 @@ def known_block(name: str) -> str:
 
 
 def overview() -> str:
-    """Every block with one line and its table."""
     parts = []
     for name, table in DIAGRAMS.items():
         parts += [f"{name}: {_module(name).__doc__.splitlines()[0]}", _indent(table.describe()), ""]
@@ -32,7 +31,6 @@ def overview() -> str:
 
 
 def full_text(name: str) -> str:
-    """What the block's module says of itself, its table, and its parameters."""
     if name == "request":
         said = importlib.import_module("microarch.blocks.request").__doc__ or ""
         return f"{said.rstrip()}\n\n{blocks.REQUEST.describe()}"
@@ -46,7 +44,6 @@ def diagram_of(name: str) -> str:
 
 
 def owners_of(table: TransitionTable) -> dict[request.State, str]:
-    """The block that serves each state of a request, for tables over those states."""
     if table.states is not request.State:
         return {}
     return {state: block.__name__.rpartition(".")[2] for block in blocks.REQUEST_BLOCKS for state in block.SERVES}

@@ -29,9 +29,7 @@ class Family:
         return next(iter(self.systems))
 
     def identical(self, *but: str) -> dict[str, SystemSpec]:
-        """The lead, and the systems whose decision differs from the lead's in the named fields alone (``fsm.lanes``,
-        ``executor``).
-        """
+        """The lead, and systems whose decision differs from its in the named fields alone (``fsm.lanes``)."""
 
         def rest(system: SystemSpec) -> dict[str, Any]:
             return {field: value for field, value in _flat(system.decision).items() if not field.startswith(but)}
@@ -41,12 +39,10 @@ class Family:
 
 
 def families(report: Report) -> list[Family]:
-    """The systems of a report, grouped by hardware."""
     return [Family({name: report.systems[name] for name in names}) for names in report.families()]
 
 
 def deciders(report: Report) -> dict[str, str]:
-    """System → its executor, in words."""
     return {name: words(system.decision) for family in families(report) for name, system in family.systems.items()}
 
 
@@ -68,9 +64,7 @@ def clock(hz: float) -> str:
 
 
 def added_mm2(system: SystemSpec, policy: PolicySpec) -> float:
-    """Area that a policy adds to ``base``, without Local CPs: tables and the executor. A host keeps the distribution
-    table and the heatmap in its own memory.
-    """
+    """Area that a policy adds to ``base``, without Local CPs: tables and executor; none in a host."""
     return added_cost(system, policy.allocation.name not in NEED_NO_ALLOCATOR, policy.predicts).area_mm2
 
 
@@ -88,7 +82,6 @@ PPM = 1e6
 
 
 def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
-    """Every run of a policy that predicts, on every system of the family, beside that of its counterpart."""
     pairs = list(_pairs(report.experiment.policies))
     for name, system in family.systems.items():
         for run in report.of_system(name):

@@ -7,16 +7,9 @@ from typing import Any
 from archsim.machine.system import SystemSpec
 from archsim.runs import results
 from archsim.runs.measures.decisions import HOST_PERCENTILES
+from archsim.show import published_overhead
 from archsim.show.deciders import Family, clock, families, rows, words
 from archsim.show.design_map import map_of
-from archsim.show.published_overhead import (
-    OverheadComparison,
-    common_host_times,
-    compare_run,
-    decisions_of,
-    misses,
-    published_as,
-)
 from archsim.show.report import Report
 from archsim.show.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, with_unit
 
@@ -45,7 +38,6 @@ class Datapath:
 
 
 def section(report: Report) -> dict[str, Any] | None:
-    """Every part of the section that the report has systems for; None if no decision took time."""
     if not any((run[OVERHEAD] or 0.0) > 0 for run in report.runs):
         return None
     groups = families(report)
@@ -54,7 +46,7 @@ def section(report: Report) -> dict[str, Any] | None:
     parts = {
         "hosts": hosts,
         "host_misses": _host_misses(hosts),
-        "host_times": common_host_times(compared),
+        "host_times": published_overhead.common_host_times(compared),
         "pcie": [row for family in groups for row in _pcie_rows(family)],
         "datapaths": [each for family in groups for each in _datapaths(report, family)],
         "executors": [row for family in groups for row in _executor_rows(report, family)],
@@ -68,7 +60,7 @@ def section(report: Report) -> dict[str, Any] | None:
 
 def step_exposed_ns(run: results.Row) -> float:
     """Mean exposed time per decision."""
-    return run["decision_exposed_ns"] / decisions_of(run)
+    return run["decision_exposed_ns"] / published_overhead.decisions_of(run)
 
 
 def _percent(value: float | None) -> str:
@@ -88,8 +80,8 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
                 "overhead": [_percent(run[column]) for column in (OVERHEAD, P50, P99)],
                 "exposed": with_unit(step_exposed_ns(run), TIME_UNITS),
                 "decided": _decision_text(run, system),
-                "wafer": published_as(system),
-                "claim": compare_run(run, system),
+                "wafer": published_overhead.published_as(system),
+                "claim": published_overhead.compare_run(run, system),
             }
 
 
@@ -104,15 +96,14 @@ def _decision_text(run: results.Row, system: SystemSpec) -> str:
 
 def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """(system, how far its runs are from the published range), for systems with a published range."""
-    by_system: dict[str, list[OverheadComparison]] = {}
+    by_system: dict[str, list[published_overhead.OverheadComparison]] = {}
     for row in hosts:
         if row["claim"]:
             by_system.setdefault(row["run"]["system"], []).append(row["claim"])
-    return [(name, misses(compared)) for name, compared in by_system.items()]
+    return [(name, published_overhead.misses(compared)) for name, compared in by_system.items()]
 
 
 def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:
-    """Assumptions on the path to the host."""
     for name, system in family.systems.items():
         if system.decision.executor == "host":
             host = system.decision.model_dump(mode="json", by_alias=True)["host"]
@@ -121,7 +112,6 @@ def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:
 
 
 def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
-    """A table of lanes by clock for every place, batch and policy, if systems differ in them."""
     systems = {
         name: each
         for name, each in family.identical("fsm.lanes", "fsm.clock").items()
@@ -240,5 +230,4 @@ def _table_row(run: results.Row, value: int) -> dict[str, Any]:
 
 
 def _balanced_runs(report: Report, system: str) -> list[results.Row]:
-    """Runs of a system with a policy other than base."""
     return [run for run in report.of_system(system) if run["policy"] != "base"]

@@ -16,9 +16,7 @@ EXECUTORS = MappingProxyType({"fsm": "state machine", "firmware": "firmware", "h
 
 @dataclass(frozen=True)
 class CostPoint:
-    """One configuration: a system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first
-    system.
-    """
+    """A system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first system."""
 
     run: results.Row
     who: str
@@ -36,7 +34,6 @@ class Map:
 
 
 def map_of(report: Report, family: Family) -> Map | None:
-    """Every configuration by added area and speed-up, a panel for every place; None of a family of one system."""
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     fronts = []

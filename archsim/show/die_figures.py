@@ -13,20 +13,8 @@ from archsim.machine.built import AsBuilt, places_of
 from archsim.machine.system import SystemSpec
 from archsim.runs import calibration_notes, plan
 from archsim.runs.results import Row
+from archsim.show import figures
 from archsim.show.die_map import DieMap
-from archsim.show.figures import (
-    FIRST,
-    LEAST,
-    MOST_CELLS,
-    MOST_MOMENTS,
-    MOST_SHOWN_IN_FRAMES,
-    MOVED,
-    STEP_TRAFFIC,
-    TRAFFIC,
-    filters_of,
-    policy_colours,
-    run_names,
-)
 from archsim.show.layout import map_width, nodes_of
 from archsim.show.maps import Idle, MapMoment, MappedRun, die_map, ends_text
 from archsim.show.plots import MatrixFigure, PlotAxis, Points
@@ -36,7 +24,6 @@ from archsim.show.units import BYTE_UNITS, TIME_UNITS, factor, percent, signific
 
 
 def maps(report: Report) -> list[DieMap]:
-    """A map of every system, of its runs at the largest batch of their place."""
     found = []
     for name, system in report.systems.items():
         runs = [run for place in report.places() if place.system == name for run in _largest(report, place)]
@@ -54,9 +41,9 @@ def maps(report: Report) -> list[DieMap]:
             chosen = {name: run[name] for name in ("assumptions", "model", "batch", "policy")}
             kept, frames = report.steps.get(run["run"]), report.frames.get(run["run"], {})
             moments = _moments(kept, len(dies), frames.get("last")) if kept is not None else []
-            shown = frames if moments and len(runs) * len(moments) * len(dies) <= MOST_SHOWN_IN_FRAMES else {}
+            shown = frames if moments and len(runs) * len(moments) * len(dies) <= figures.MOST_SHOWN_IN_FRAMES else {}
             placed.append(MappedRun(chosen, dies, report.links_of(run), moments, shown))
-        placed.sort(key=lambda run: not run.chosen["assumptions"].startswith(FIRST))
+        placed.sort(key=lambda run: not run.chosen["assumptions"].startswith(figures.FIRST))
         found.append(die_map(f"Where is {name} busy?", placed, map_width(system), nodes_of(system), idle))
     return found
 
@@ -66,7 +53,7 @@ def _moments(kept: tables.Table, dies: int, ends: Sequence[int] | None) -> list[
     step, time_ns = kept.column("step"), kept.column("time_ns")
     if ends is None:
         iterations = np.unique(step)
-        ends = [int(each[-1]) for each in np.array_split(iterations, min(len(iterations), MOST_MOMENTS))]
+        ends = [int(each[-1]) for each in np.array_split(iterations, min(len(iterations), figures.MOST_MOMENTS))]
     found, first = [], 0
     for last in ends:
         own, begin = np.flatnonzero((step >= first) & (step <= last)), first
@@ -110,21 +97,22 @@ def idle_sites(system: SystemSpec, built: AsBuilt) -> list[Idle]:
 
 
 def pairs(report: Report) -> MatrixFigure | None:
-    """Bytes between pairs of dies, by class, of runs at the largest batch."""
     runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.pairs]
     cells: list[dict[str, Any]] = []
     for run in runs:
-        largest = {name: max((row[name] or 0 for row in report.pairs[run["run"]].rows), default=0) for name in MOVED}
-        rows, of_run = report.pairs[run["run"]].rows, run_names(run, several=False)
-        first = {name: next((at for at, row in enumerate(rows) if row[name]), len(rows)) for name in MOVED}
+        largest = {
+            name: max((row[name] or 0 for row in report.pairs[run["run"]].rows), default=0) for name in figures.MOVED
+        }
+        rows, of_run = report.pairs[run["run"]].rows, figures.run_names(run, several=False)
+        first = {name: next((at for at, row in enumerate(rows) if row[name]), len(rows)) for name in figures.MOVED}
         own = [
             of_run | {"src": row["src"], "dst": row["dst"], "share": 100.0 * row[name] / largest[name], "kind": kind}
             | {"tip": with_unit(row[name], BYTE_UNITS)}
-            for name, kind in sorted(MOVED.items(), key=lambda each: first[each[0]])
+            for name, kind in sorted(figures.MOVED.items(), key=lambda each: first[each[0]])
             for row in rows
             if row[name]
         ]  # fmt: skip
-        if cells and len(cells) + len(own) > MOST_CELLS:
+        if cells and len(cells) + len(own) > figures.MOST_CELLS:
             break
         cells += own
     if not cells:
@@ -133,7 +121,7 @@ def pairs(report: Report) -> MatrixFigure | None:
         name="pairs", question="What moved between which dies?", rows=cells, x=PlotAxis("dst", "to die"),
         y=PlotAxis("src", "from die"),
         value=PlotAxis("share", "bytes over the run, % of the largest of this kind", low=0.0, high=100.0),
-        panel="kind", square=True, filters=filters_of(cells, one=True, policy=True),
+        panel="kind", square=True, filters=figures.filters_of(cells, one=True, policy=True),
         tips=(("kind", "what"), ("src", "from die"), ("dst", "to die"), ("tip", "bytes"), ("policy", "policy")),
     )  # fmt: skip
 
@@ -167,9 +155,9 @@ def roofline(report: Report) -> Points | None:
         x=PlotAxis("flop_per_byte", "FLOP per byte of HBM", "~s", log=True),
         y=PlotAxis("tflop_per_s", "TFLOP/s of a die", "~s", log=True),
         shape="phase",
-        colours=policy_colours(report.policies),
+        colours=figures.policy_colours(report.policies),
         size=28,
-        filters=filters_of(marks),
+        filters=figures.filters_of(marks),
         zero=False,
         tips=(
             ("policy", "policy"),
@@ -193,20 +181,18 @@ def _marks(report: Report, run: Row) -> list[dict[str, Any]]:
                 rate, per_byte = done / took_s / 1e12, done / n_bytes
                 texts = {"tip": significant(rate), "intensity": significant(per_byte)}
                 mark = {"phase": phase, "die": die["die"], "flop_per_byte": per_byte, "tflop_per_s": rate} | texts
-                marks.append(run_names(run, several=False) | mark)
+                marks.append(figures.run_names(run, several=False) | mark)
     return marks
 
 
 def steps(report: Report) -> MatrixFigure | None:
-    """Time of every layer in every iteration, of runs at the largest batch whose steps were kept; the slowest step of
-    a cell tells why it takes its time.
-    """
+    """Time of every layer in every iteration at the largest batch; the slowest step of a cell gives its cause."""
     runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.steps]
     layers = sums.sum(len(np.unique(report.steps[run["run"]].column("layer"))) for run in runs)
     cells: list[dict[str, Any]] = []
     for run in runs:
-        of_run = run_names(run, several=False) | {"place": run["policy"]}
-        kept, most_columns = report.steps[run["run"]], max(4, MOST_CELLS // layers)
+        of_run = figures.run_names(run, several=False) | {"place": run["policy"]}
+        kept, most_columns = report.steps[run["run"]], max(4, figures.MOST_CELLS // layers)
         cells += [of_run | cell for cell in _cells(kept, len(report.dies[run["run"]]), most_columns)]
     if not cells:
         return None
@@ -222,8 +208,8 @@ def steps(report: Report) -> MatrixFigure | None:
         y=PlotAxis("layer", "layer"),
         value=PlotAxis("time", f"time of the layer-step, {unit}", low=0.0, high=max(cell["time"] for cell in cells)),
         panel="place",
-        filters=filters_of(cells, one=True),
-        sums={"cause": tuple(BOUNDS.values()), "kind": tuple(name for _, name in TRAFFIC.values())},
+        filters=figures.filters_of(cells, one=True),
+        sums={"cause": tuple(BOUNDS.values()), "kind": tuple(name for _, name in figures.TRAFFIC.values())},
         tall_px=min(240, 26 + 12 * len({cell["layer"] for cell in cells})),
         tips=(
             ("policy", "policy"),
@@ -239,9 +225,7 @@ def steps(report: Report) -> MatrixFigure | None:
 
 
 def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, Any]]:
-    """A cell for each layer and iteration. Where some iterations share a cell, it is the slowest of them. ``n``
-    iterations; ``cause_sums``, ``kind_sums``: ns by cause and bytes of HBM by kind, of all of them together.
-    """
+    """A cell a layer and iteration; of ``n`` that share one, the slowest, with ns by cause and bytes by kind of all."""
     iterations, column = np.unique(kept.column("step"), return_inverse=True)
     layers, time_ns = kept.column("layer"), kept.column("time_ns")
     shared = -(-len(iterations) // min(most_columns, 40))
@@ -250,7 +234,7 @@ def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, A
         slowest[int(layers[at]), int(column[at]) // shared] = int(at)
     number = {cell: order for order, cell in enumerate(slowest)}
     cell_of = [number[int(layer), int(at) // shared] for layer, at in zip(layers, column, strict=True)]
-    counted = {"cause_sums": tuple(f"{name}_ns" for name in BOUNDS), "kind_sums": STEP_TRAFFIC}
+    counted = {"cause_sums": tuple(f"{name}_ns" for name in BOUNDS), "kind_sums": figures.STEP_TRAFFIC}
     sums_of = {
         field: np.stack([np.bincount(cell_of, np.nan_to_num(kept.column(name).astype(float))) for name in names], 1)
         for field, names in counted.items()
@@ -265,7 +249,6 @@ def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, A
 
 
 def _known(kept: tables.Table, name: str, at: int) -> float | None:
-    """A value of one step, where it is known."""
     value = kept.column(name)[at]
     return None if np.isnan(value) else float(value)
 
@@ -279,7 +262,9 @@ def _sentence(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
         reverse=True,
     )
     texts = {"tip": f"iteration {of('step'):.0f}: {with_unit(ns, TIME_UNITS)}"}
-    texts["cause"] = ", ".join(f"{name} {share} %" for share, name in shares if share >= LEAST) or "not recorded"
+    texts["cause"] = (
+        ", ".join(f"{name} {share} %" for share, name in shares if share >= figures.LEAST) or "not recorded"
+    )
     src, dst, tokens, most = of("link_src"), of("link_dst"), of("tokens"), of("die_tokens")
     if src is not None and dst is not None:
         texts["link"] = (
@@ -294,7 +279,6 @@ def _sentence(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
 
 
 def _largest(report: Report, place: Panel) -> list[Row]:
-    """The runs of a place at its largest batch."""
     runs = report.at(place)
     most = max(run["batch"] for run in runs)
     return [run for run in runs if run["batch"] == most]

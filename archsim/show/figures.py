@@ -1,7 +1,4 @@
-"""The figures of a sweep: on its page, in notebooks (`Results.plot`) and in print.
-
-Every function takes the rows of the table of runs and returns a `Figure`, or None where the rows have nothing to show.
-"""
+"""Figures of a sweep, on pages, in notebooks and print: functions of rows of runs → `Figure`, None for nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +49,6 @@ def policy_colours(policies: Iterable[str]) -> Colours:
 
 
 def cause_colours(field: str = "cause") -> Colours:
-    """The colours of causes, by their names on pages."""
     return Colours(field, {about.label: about.colour for about in causes.CAUSES.values()})
 
 
@@ -66,9 +62,7 @@ def of_column(
     worth: float = 1.0,
     log: bool = False,
 ) -> Bars | None:
-    """Bars of a column for every run, with whiskers where the rows have ``COLUMN_low`` and ``COLUMN_high``, or the
-    central 90 % of worlds. ``worth``: of the unit of the title. None where no run has a value.
-    """
+    """Bars of a column, whiskers of ``COLUMN_low``, ``_high`` or 90 % of samples. ``worth``: of the title's unit."""
     known = [row for row in rows if row.get(column) is not None]
     if not known:
         return None
@@ -177,7 +171,6 @@ def speedups(rows: Sequence[Row]) -> Bars | None:
 
 
 def throughput(rows: Sequence[Row]) -> Bars | None:
-    """Tokens a second of every run."""
     values = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
     worth, unit = unit_of(values, ((1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s")))
     question = "How many tokens per second does each run decode?"
@@ -210,7 +203,6 @@ def imbalance(rows: Sequence[Row]) -> Bars | None:
 
 
 def replicas(rows: Sequence[Row]) -> Bars | None:
-    """Peak bytes of copies on a die; None if no run created any."""
     values = [row.get("replicas_max_bytes_per_die") or 0 for row in rows]
     if not any(values):
         return None
@@ -223,7 +215,6 @@ def replicas(rows: Sequence[Row]) -> Bars | None:
 
 
 def energy(rows: Sequence[Row]) -> Bars | None:
-    """Energy a token, with its range."""
     return of_column(
         rows, "energy_per_token_j", "How much energy does a token take?", "energy per token, J", significant
     )
@@ -279,7 +270,6 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
 
 
 def traffic(rows: Sequence[Row]) -> Bars | None:
-    """HBM bytes read and written, by kind."""
     known = [row for row in rows if any(row.get(column) for column in TRAFFIC)]
     if not known:
         return None

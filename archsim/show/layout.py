@@ -17,7 +17,6 @@ def map_width(system: SystemSpec) -> int | None:
 
 
 def nodes_of(system: SystemSpec) -> int | None:
-    """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
     levels = system.fabric.levels if system.fabric else ()
     if system.built is not None:
         return None
@@ -38,11 +37,7 @@ def arrange(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[Sequ
 
 
 def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, At]:
-    """(column, row) of every node. Dies fill rows in order of number.
-
-    A node that is not a die is placed to the right of its linked dies if they form one row, below them if they form one
-    column, else below all dies; if the position is taken, at the next free one to the right.
-    """
+    """(column, row) of every node: dies in rows by number, others right of or below their linked dies."""
     at = {die: (die % width, die // width) for die in range(dies)}
     around: dict[int, set[int]] = {}
     for src, dst in links:

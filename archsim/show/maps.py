@@ -1,8 +1,5 @@
-"""The map of a system of any topology: what every die and every link does over a run.
-
-Dies stand where the fabric has them. A fabric without coordinates has a row for each group of dies, and GPUs of a
-cluster stand in the frame of their node. A link between neighbours is drawn beside the other direction of its edge; a
-link between dies that are not neighbours runs in the gap between rows of dies.
+"""The map of a system of any topology: what every die and link does over a run. Dies stand where the fabric has them,
+else in a row per group, GPUs in the frame of their node. Links beyond neighbours run in the gaps of rows.
 """
 
 from __future__ import annotations
@@ -65,10 +62,8 @@ def die_map(
     nodes: int | None = None,
     idle: Sequence[Idle] = (),
 ) -> DieMap:
-    """The map of one system for some of its runs, which are chosen by the fields that they differ in.
-
-    width: dies per row where dies have no coordinates (None: about as many as there are rows). nodes: of a cluster of
-    GPUs behind switches. idle: dies that the machine does not use.
+    """The map of one system for runs that differ in fields. width: dies per row without coordinates (None: square).
+    nodes: of a cluster of GPUs behind switches. idle: dies that the machine does not use.
     """
     rows: list[dict[str, Any]] = []
     links: list[dict[str, Any]] = []

@@ -17,9 +17,7 @@ from archsim.specs.library import MANIFEST
 
 
 class Plots:
-    """``results.plot``: the figures of some results. In a notebook each shows itself; ``.save("x.pdf")`` is for print,
-    and ``.vega()`` is its specification in Vega-Lite.
-    """
+    """``results.plot``: figures that show themselves in a notebook; ``.save("x.pdf")``, ``.vega()`` (Vega-Lite)."""
 
     def __init__(self, results: Results) -> None:
         self._results = results
@@ -28,7 +26,6 @@ class Plots:
         return f"Plots({', '.join(self.names())})"
 
     def names(self) -> list[str]:
-        """The figures that these results have."""
         rows = self._results.runs.rows
         return [*(name for name, drawn in OF_RUNS.items() if drawn(rows) is not None), "dies"]
 

@@ -21,10 +21,7 @@ PAGES = ("index.html", "results.html", "assumptions.html", "files.html", FILE)  
 
 
 def write_report(folder: Path) -> Path:
-    """Write the pages of a report's folder beside its results, and return the path of ``index.html``.
-
-    The write is atomic, and equal inputs give equal bytes. Raises as `archsim.show.report.Report`.
-    """
+    """Write the pages of a report's folder atomically; returns ``index.html``. Raises as `Report`."""
     folder = Path(folder)
     for name, text in render_all(Report(folder)).items():
         write_text(folder / name, text)

@@ -26,7 +26,6 @@ def select_param(name: str, values: Sequence[Any], chosen: Any) -> dict[str, Any
 
 
 def as_vega_text(value: Any) -> str:
-    """As Vega writes a value."""
     if isinstance(value, float):
         return f"{value:.15g}"
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

@@ -91,7 +91,6 @@ class Figure:
         return 260
 
     def left_px(self) -> float:
-        """Room for the labels on the left of a panel."""
         return 58.0
 
     def names_px(self, field: str, most: float = 240.0) -> float:
@@ -171,7 +170,6 @@ class Figure:
         return {}
 
     def own_scales_of(self) -> tuple[str, ...]:
-        """The channels of which each panel has its own scale."""
         return ()
 
     def ratio(self) -> float | None:
@@ -180,7 +178,6 @@ class Figure:
 
     @property
     def spoken(self) -> str:
-        """For screen readers."""
         panels = ", ".join(map(str, self._values(self.panel))) if self.panel else ""
         return f"{self.question} {self.x.title}{f': {panels}' if panels else ''}"
 
@@ -214,9 +211,7 @@ class Figure:
         return [{"field": field, "title": title, "type": "nominal"} for field, title in self.tips]
 
     def scale(self, axis: PlotAxis, room: float = 1.0, zero: bool = True, ends: Sequence[str] = ()) -> dict[str, Any]:
-        """Encoding of an axis; ``room``: beside the largest value, ×; ``zero``: linear axes begin at 0; ``ends``:
-        fields of intervals that it has room for, too.
-        """
+        """Encoding of an axis; ``room``: beyond the largest, ×; ``zero``: from 0; ``ends``: fields of intervals."""
         fields = (axis.field, *ends)
         values = [row[field] for row in self.rows for field in fields if row.get(field) is not None]
         scale: dict[str, Any] = {"type": "log", "nice": False} if axis.log else {"zero": zero, "nice": room == 1}
@@ -490,9 +485,7 @@ class Points(Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges(Figure):
-    """For each name ``y`` a band from ``low`` to ``high`` of the rows, a tick at the value of ``x``, and a point at
-    ``best``, where given.
-    """
+    """For each ``y`` a band from ``low`` to ``high``, a tick at ``x``, and a point at ``best``, where given."""
 
     y: str
     low: str

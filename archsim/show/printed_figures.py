@@ -1,7 +1,5 @@
-"""Figures for print: those of the pages of a report, laid out for the columns of a paper and drawn by Vega-Lite.
-
-Vega-Lite runs inside of ``vl-convert-python``, without a browser and without a network. A figure is laid out as
-`archsim/show/templates/plots.js` lays it out on a page of that width, and is then scaled to the size of the text.
+"""Figures of pages for print, laid out for columns of a paper as `archsim/show/templates/plots.js` does, and drawn by
+Vega-Lite inside of ``vl-convert-python``, without browser or network.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ _FIGURE = re.compile(r'<figure class="plot".*?<script type="application/json">(.
 
 
 def write_figure(folder: Path, name: str, out: Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
-    """Write a figure of the pages in ``folder``, as `draw` does. Raises ArchsimError for a name or a format that is not
-    there, with those that are, and where vl-convert-python is missing.
-    """
+    """Write a figure of the pages in ``folder``, as `draw`. ArchsimError for a wrong name or format."""
     known = _figures(folder)
     if name not in known:
         listed = "\n".join(f"  {each:<12} {about}" for each, about in names_of(folder).items())
@@ -70,10 +66,8 @@ def _figures(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
-    """Draw a specification of `archsim.show.plots.Figure.vega` as .pdf, .png or .svg, by the ending of the name, with
-    the values that are chosen at first; the same bytes each time. ``columns`` of a paper: the file is exactly as wide
-    as these; None: one, or two for several panels. Raises ArchsimError for other endings, and where vl-convert-python
-    is missing.
+    """Draw a specification of `archsim.show.plots.Figure.vega` as .pdf, .png or .svg by its ending, with the values
+    chosen at first. ``columns`` of a paper: exact width; None: one, or two for several panels. Raises ArchsimError.
     """
     file = Path(out)
     if file.suffix[1:] not in FORMATS:
@@ -106,9 +100,7 @@ def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, f
 
 
 def laid_out(spec: Mapping[str, Any], room_px: float, less_px: float = 0.0) -> dict[str, Any]:
-    """A specification for a page of this width, in the light colours, with rows as records. ``less_px``: room that an
-    earlier layout lacked.
-    """
+    """A specification for this width, in light colours. ``less_px``: room that an earlier layout lacked."""
     named = colours()
     text = re.sub(r'"(--[a-z0-9-]+)"', lambda each: json.dumps(named[each[1]]), json.dumps(spec))
     found: dict[str, Any] = json.loads(text)

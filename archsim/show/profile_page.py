@@ -18,9 +18,7 @@ _NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coact
 
 
 def write_profile(found: Profile, folder: Path) -> Path:
-    """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page. Equal traces, equal
-    bytes.
-    """
+    """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page."""
     files.own_folder(folder)
     files.write_text(folder / "profile.csv", csv_of(found))
     files.write_text(folder / "index.html", render(found))
@@ -87,7 +85,6 @@ def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
 
 
 def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> plots.Points:
-    """A panel for every statistic."""
     rows = [
         {"statistic": name, "layer": float(at), "value": float(value)}
         for name, line in statistics.items() for at, value in line if np.isfinite(value)
@@ -128,9 +125,7 @@ def _image(shares: np.ndarray, kind: str, alt: str, more: str = "") -> str:
 
 
 def _reuse_curve(reuse: np.ndarray) -> list[tuple[float, float]]:
-    """Share of selections whose expert was last used at most this many tokens earlier (the last entry is open-
-    ended).
-    """
+    """Share of selections whose expert was last used at most this many tokens earlier."""
     return [(distance, value) for distance, value in enumerate(np.cumsum(reuse[1:-1]) / reuse.sum(), 1)]
 
 

@@ -1,7 +1,5 @@
-"""Published cost of decisions on a host, compared with the runs of a report.
-
-Yu et al., arXiv 2510.05497v2, figure 14: overhead of allocation on a host CPU in percent, over batches 4096, 8192 and
-16384.
+"""Published cost of decisions on a host (Yu et al., arXiv 2510.05497v2, figure 14: percent over batches 4096, 8192 and
+16384), beside the runs of a report.
 """
 
 from collections.abc import Iterable
@@ -44,7 +42,6 @@ class OverheadComparison:
 
     @property
     def kind(self) -> str:
-        """'met', 'above' or 'below'."""
         if self.low <= self.simulated <= self.high:
             return "met"
         return "above" if self.simulated > self.high else "below"
@@ -102,17 +99,12 @@ def misses(compared: Iterable[OverheadComparison]) -> str:
 
 
 def decisions_of(run: results.Row) -> int:
-    """Number of steps of a run, each with one decision."""
     iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
     return max(1, iterations * run["layers"])
 
 
 def _host_times_ns(low: float, high: float, simulated: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
-    """Host decision times that give the published overhead, negative where none does.
-
-    Exposed time is nearly the same in every step, so overhead is exposed time over the (harmonic) mean of the rest of a
-    step.
-    """
+    """Host times that give the published overhead, of exposed time over the harmonic mean of the rest."""
     path_ns, rest_ns = exposed_ns - host_ns, exposed_ns / simulated * 100
     return low / 100 * rest_ns - path_ns, high / 100 * rest_ns - path_ns
 

@@ -42,7 +42,6 @@ _SAID = ("name", "source")  # whose meaning the head says
 
 
 def reference(schemas: Mapping[str, Schema]) -> str:
-    """The page. schemas: file kind → its schema."""
     parts = [_HEAD]
     shown: dict[str, Schema] = {name: {} for name in _FILES}
     for kind, schema in schemas.items():

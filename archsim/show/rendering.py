@@ -26,12 +26,9 @@ def render(
     folder: Path | None = None,
     finish: Callable[[str], str] = str,
 ) -> str:
-    """The text of a page; one with figures has at its end what draws them. Raises jinja2.UndefinedError for a name
-    that ``context`` lacks.
-
-    Every template has the filters ``plot`` (a figure), ``svg`` (a drawing, unescaped), ``breakable`` (a label that may
-    break after each +) and ``sentence`` (a text that ends in a full stop), and ``filters``. ``folder``: the folder of
-    the template, if not this package's. ``finish``: changes the text of the page before the scripts are added.
+    """The text of a page, with the filters ``plot``, ``svg``, ``breakable`` (after each +), ``sentence``, and
+    ``filters``. ``folder``: of the template; ``finish``: changes the text before scripts are added. Raises
+    jinja2.UndefinedError.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
@@ -56,9 +53,7 @@ def render(
 
 @lru_cache(maxsize=1)
 def _templates_compiled() -> "BytecodeCache":
-    """Code of templates that pages of this process were made from: a command writes several pages, whose templates
-    take longer to compile than to fill in. It is made anew for a template that has changed.
-    """
+    """Compiled templates of pages of this process, made anew for a template that has changed."""
     from jinja2 import BytecodeCache
 
     class Compiled(BytecodeCache):

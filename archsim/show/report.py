@@ -165,20 +165,16 @@ class Report:
         return list(self.systems) if len(self.systems) <= MANY_SYSTEMS else [names[0] for names in self.families()]
 
     def places(self) -> list[Panel]:
-        """Places with runs that figures show, ordered by assumption set, system, model."""
         order = (Panel(a, s, m) for a in self.compared_sets() for s in self.shown_systems() for m in self.models)
         return [place for place in order if place in self._at]
 
     def at(self, place: Panel) -> list[Row]:
-        """The runs of a place, ordered by batch and policy."""
         return self._at.get(place, [])
 
     def shown(self) -> list[Row]:
-        """The runs that figures show."""
         return [run for place in self.places() for run in self.at(place)]
 
     def of_system(self, name: str) -> list[Row]:
-        """The runs of a system under the assumption sets that figures show."""
         compared = self.compared_sets()
         return [run for run in self.runs if run["system"] == name and run["assumptions"] in compared]
 

@@ -1,7 +1,4 @@
-"""JSON Schemas of the files, for editors: keys with meanings, types, ranges and defaults.
-
-They accept what archsim accepts as far as a schema can say it; rules between keys are left to ``archsim check``.
-"""
+"""JSON Schemas of the files, for editors; rules between keys are left to ``archsim check``."""
 
 import ast
 import inspect
@@ -46,9 +43,7 @@ _SWEEP = {
 
 
 def schema_of(kind: type[Spec], title: str, ranges: bool = True) -> JsonSchema:
-    """The schema of a file. Keys of a mapping have their meaning as ``description``. ``ranges``: whether it says that a
-    number may be a mapping with its range.
-    """
+    """The schema of a file, meanings as ``description``. ``ranges``: numbers may be mappings with their range."""
     made = kind.model_json_schema(by_alias=True, mode="validation")
     classes = dict(_classes(kind))
     parts = {kind.__name__: made, **made.get("$defs", {})}

@@ -1,6 +1,4 @@
-"""The first sentences of a page, and its sections that are not figures: balancers, policies slower than plain expert
-parallelism, copies, the engines' errors, and how sure the answers are.
-"""
+"""First sentences of a page and sections that are not figures: balancers, slow policies, copies, errors, sureness."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -59,7 +57,6 @@ def _room_bytes(report: Report, place: Panel) -> int:
 
 
 def engines_section(folder: Path) -> dict[str, Any] | None:
-    """Rows of the section's two tables; None if the folder has no comparison."""
     kept = read_comparison(folder)
     if kept is None:
         return None

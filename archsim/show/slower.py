@@ -1,7 +1,5 @@
-"""The page section on policies that are slower than plain expert parallelism: where, by how much, what takes longer,
-and what the rule that allocates does not see.
-
-Policies are compared at the same place, as in the answers above.
+"""The page section on policies slower than plain expert parallelism at the same place: where, by how much, what takes
+longer, and what their rule does not see.
 """
 
 from collections import Counter
@@ -37,9 +35,7 @@ OTHER = "the time of a step: it balances numbers of tokens"
 
 @dataclass(frozen=True)
 class Slower:
-    """A policy. ``lost``: in how many of its runs; ``loss``, ``place``, ``longer``: of the worst, with what takes most
-    of the time that it loses; ``step``: 1 … 4 of the red scale.
-    """
+    """``lost``: in how many runs; ``loss``, ``place``, ``longer``: of the worst; ``step``: 1 … 4 of the red scale."""
 
     policy: str
     lost: str

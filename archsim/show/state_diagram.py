@@ -115,7 +115,6 @@ def _turn_back_edges(boxes: list[Box], edges: list[DrawnEdge]) -> None:
 
 
 def _ends(edge: DrawnEdge) -> tuple[Box, Box]:
-    """Upper and lower end in the layout."""
     return (edge.end, edge.start) if edge.turned else (edge.start, edge.end)
 
 

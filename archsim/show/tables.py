@@ -51,7 +51,6 @@ class ShownColumn(NamedTuple):
     write: Callable[[float], str]
 
     def shown(self, value: float) -> str:
-        """One value with its unit."""
         worth, unit = unit_of([value], self.units)
         written = self.write(value / worth)
         return f"{written}{'' if not unit or written[-1:].isalpha() or unit == '×' else NO_BREAK}{unit}"
@@ -118,9 +117,7 @@ def fastest(runs: Iterable[Row]) -> list[Row]:
 
 
 def overview(report: Report) -> list[dict[str, Any]]:
-    """For every place, the fastest policies at the largest batch (all within CLOSE), and the bottleneck of the
-    first.
-    """
+    """For every place, policies within CLOSE of the fastest at the largest batch, and the first's bottleneck."""
     rows = []
     for place in report.places():
         runs = report.at(place)
@@ -153,9 +150,7 @@ def _known(value: float | None, write: Callable[[float], str], unknown: str = "n
 
 
 def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """Every field with its value in each set and the meaning; ``differ``: fields in which sets differ; ``same``: the
-    others.
-    """
+    """Fields with values in each set and meaning, by ``differ`` and ``same``."""
     split: dict[str, list[dict[str, Any]]] = {"differ": [], "same": []}
     specs = list(report.assumptions.values())
     for field, meanings in ASSUMPTIONS.items():
@@ -170,7 +165,6 @@ def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
 
 
 def origins(report: Report) -> dict[str, str]:
-    """Label of an assumption set → the origin of its values."""
     shipped = shipped_sets()
     return {
         label: shipped[spec.set].origin if spec.set in shipped else "defined by the experiment"
@@ -179,9 +173,7 @@ def origins(report: Report) -> dict[str, str]:
 
 
 def ties(report: Report) -> list[dict[str, str]]:
-    """Change of each run when events at equal times are processed in (time, sequence) order; empty without such
-    runs.
-    """
+    """Change of each run when events at equal times are taken in (time, sequence) order; empty without such runs."""
     rows = []
     for ordered, heaped in report.tie_pairs():
         for run in report.runs:

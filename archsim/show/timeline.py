@@ -162,7 +162,6 @@ def _slices(rows: Mapping[str, np.ndarray], lane: Lane) -> Iterator[dict[str, An
 
 
 def _sentence(rows: Mapping[str, np.ndarray], row: int) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of a request."""
     expert, piece = int(rows["expert"][row]), int(rows["slice"][row])
     subject = "hidden vectors" if expert < 0 else f"expert {expert} slice {piece}"
     arguments = {name: int(rows[name][row]) for name in ("tokens", "bytes") if rows[name][row] >= 0}
@@ -172,7 +171,6 @@ def _sentence(rows: Mapping[str, np.ndarray], row: int) -> tuple[str, dict[str, 
 
 
 def _told_together(rows: Mapping[str, np.ndarray], own: np.ndarray) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of requests that overlap."""
     kinds, counts = np.unique(rows["kind"][own], return_counts=True)
     each = {State(kind).name: count for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)}
     experts = np.unique(rows["expert"][own][rows["expert"][own] >= 0])
@@ -257,11 +255,8 @@ def refuse_part_of_timeline(given: Mapping[str, object]) -> None:
 
 
 def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name: str) -> Path:
-    """Write what every block and link does in iteration ``step`` (0: prefill) and ``layer`` (the model's number of it).
-
-    replay: at its beginning, with a ``RunDemand``; name: of the run.
-
-    Raises ArchsimError for an iteration or layer that the run does not have.
+    """Write what blocks and links do in iteration ``step`` (0: prefill) and the model's ``layer``. replay: at its
+    beginning; name: of the run. Raises ArchsimError for an iteration or layer that the run does not have.
     """
     demand = replay.demands
     assert isinstance(demand, RunDemand), "steps are chosen by number"

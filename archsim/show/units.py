@@ -70,9 +70,7 @@ def range_text(value: float, ends: tuple[float, float] | None, units: tuple[Unit
 
 
 def times_text(value: float, low: float, high: float, within: str = "") -> str:
-    """``1.18 × (1.08–1.25)``: a ratio and its range with the digits that it carries, at most three decimals; without
-    one ``1.18 ×``. ``within``: what is said of the range.
-    """
+    """``1.18 × (1.08–1.25)``, at most three decimals; without a range ``1.18 ×``. ``within``: said of the range."""
     if high - low < 1e-9 * abs(value):
         return f"{significant(value)}{NO_BREAK}×"
     low_text, text, high_text = digits_of_ratio(low, value, high)
@@ -107,9 +105,7 @@ def damage_text(lost: tuple[float, float, float], verb: str = "cost", more: str 
 
 
 def change_text(change: tuple[float, float, float], within: str = "") -> str:
-    """``4.1 % (1.2–9.0 %) more``, ``up to 9 % more`` or ``between 1 % less and 4 % more``: a relative change (low,
-    middle, high), the direction of which is said only where it is sure.
-    """
+    """``4.1 % (1.2–9.0 %) more``, ``up to 9 % more``, ``between 1 % less and 4 % more``: (low, middle, high)."""
     low, middle, high = change
     less, more = -low >= 0.001, high >= 0.001
     if less and more:

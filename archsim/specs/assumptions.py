@@ -120,9 +120,7 @@ class AssumptionsSpec(fields.Spec):
         return self
 
     def needs_origins(self, model: ModelSpec) -> bool:
-        """Whether a step needs the die on which each token lives: to send its hidden vector, or to run shared experts
-        there; ranks of an expert-parallel group always do.
-        """
+        """Whether a step needs the die of each token: to send its vector, or for shared experts."""
         received = self.activations == "dispatched" or self.receives or self.execution == "expert_parallel"
         return received or (self.weights == "all" and model.shared_experts > 0)
 
@@ -132,9 +130,7 @@ class AssumptionsSpec(fields.Spec):
         return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch not in GATHERING
 
     def for_simulation(self, policy: policies.PolicySpec) -> "AssumptionsSpec":
-        """The set without what one simulation of a policy serves in the same way: fields that only count its results,
-        and those that do nothing under the others or for this policy.
-        """
+        """Without fields that one simulation of a policy serves alike, or that do nothing for it."""
         inert = {"set": "any", "hops": "all", "throughput": "generated"}
         if self.contention == "reserved":
             inert |= {"arbitration": "fair", "reads": "together", "rate_updates": "instant"}  # of shared links and HBM
@@ -197,7 +193,6 @@ class NamedSet(AssumptionsSpec):
 
 @lru_cache
 def shipped_sets() -> MappingProxyType[str, NamedSet]:
-    """Set name → set, from the shipped files in configs/assumptions."""
     files = sorted((config_files.shipped_configs() / "assumptions").glob("*.yaml"))
     sets = [validation.validate(NamedSet, yaml.read_yaml(file)) for file in files]
     return MappingProxyType({each.set: each for each in sets})

@@ -85,11 +85,7 @@ class LinkedAxes:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """The content of ``sweep:``: groups that multiply each other (the first varies slowest), and constraints with
-    their places.
-
-    given: the data from which it was read.
-    """
+    """The content of ``sweep:`` (``given``): groups that multiply each other, the first slowest, and constraints."""
 
     given: Any
     groups: tuple[LinkedAxes, ...]

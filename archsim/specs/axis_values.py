@@ -110,10 +110,8 @@ class Range:
 
 
 def _short(numbers: "np.ndarray") -> "np.ndarray":
-    """Numbers of six significant digits, float64[n], as ``float(f"{number:.6g}")``.
-
-    That is a whole number of six digits, over or times a power of ten: one operation that is rounded correctly where
-    the power is exact (10^22 at most). Where the whole number is uncertain, which is close to a half, the text is read.
+    """float64[n] as ``float(f"{number:.6g}")``: six whole digits over or times a power of ten, rounded correctly where
+    that is exact (10^22 at most); the text is read where the whole number is close to a half.
     """
     import numpy as np
 
@@ -213,7 +211,6 @@ def _number(key: str, given: Any) -> tuple[float, Dimension | None]:
 
 
 def dimension_of(text: str) -> Dimension | None:
-    """The dimension of a quantity given as text, or None if it is not a quantity with a unit."""
     for dimension in DIMENSIONS:
         try:
             parse_quantity(text, dimension)
@@ -240,7 +237,6 @@ class RangeValues(Sequence):
         return self._of._written(self._numbers[index])
 
     def numbers(self) -> list[float]:
-        """All values in the base unit."""
         return self._numbers
 
     @property

@@ -32,7 +32,6 @@ _SLOTS = "slots of a die beyond its share of the experts"
 
 
 def _call_times(every: int, window: int) -> dict[str, Parameter]:
-    """When a rebalancing is called."""
     return {
         "first_steps": Parameter(1, 1, 1e6, "iterations before the first call; 1: after the prefill"),
         "every_steps": Parameter(every, 0, 1e6, "iterations between later calls; 0: no later call"),

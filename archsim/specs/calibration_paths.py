@@ -16,11 +16,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found: bool = True) -> None:
-    """Replace every path of a calibration, or of a table of speeds, in the system at ``keys`` by one relative to the
-    current directory.
-
-    Raises SpecError for a missing file; with ``all_found=False``, its path is left as it is.
-    """
+    """Make paths in the system at ``keys`` relative to here. SpecError if missing, unless not ``all_found``."""
     for path in (*KEYS, TABLE):
         inner = _mapping(tree, (*keys, *path[:-1]))
         name = inner.get(path[-1])
@@ -34,9 +30,7 @@ def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found:
 
 
 def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, folders: list[Path]) -> Any:
-    """The value of a system's axis ``path``, with calibration paths relative to the current directory. Raises
-    SpecError.
-    """
+    """The value at ``path``, calibration paths relative to the current directory. Raises SpecError."""
     if not any(key[: len(path)] == path for key in (*KEYS, TABLE)):
         return value
     data: Any = deepcopy(value)

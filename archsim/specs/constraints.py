@@ -57,10 +57,7 @@ class Constraint:
     tests: tuple[tuple, ...]
 
     def holds(self, lookup: Lookup) -> Any:
-        """Whether a point is kept; constraints on keys it lacks do not apply. Raises ValueError for bad comparisons.
-
-        Of many points, whose numbers are arrays: bool[point].
-        """
+        """Whether a point is kept, or bool[point]; not on keys it lacks. ValueError for bad comparisons."""
         kept: Any = True
         try:
             for test in self.tests:
@@ -100,7 +97,6 @@ class Expression:
 
     @property
     def has_text(self) -> bool:
-        """Whether a word is quoted."""
         return "'" in self.text
 
     def value(self, lookup: Lookup) -> Any:

@@ -54,7 +54,6 @@ class Precision(NamedTuple):
     kept: tuple[str, ...] = ()
 
     def of(self, part: str) -> str:
-        """The dtype of a part's products."""
         return "bf16" if part in self.kept else self.products
 
     @property
@@ -128,7 +127,6 @@ class ParallelSpec(ServingSpec):
 
     @property
     def devices(self) -> int:
-        """The devices of all stages together."""
         return self.ranks * self.pp
 
     def sizes(self, experts: bool = True) -> Parallelism:
@@ -164,9 +162,7 @@ class DeploymentSpec(Spec):
     precision: PrecisionSpec = PrecisionSpec()
 
     def dtypes(self, compute: str, model: ModelSpec) -> Precision:
-        """The names of the dtypes: those that are given, else that of the system's compute array. The KV cache is in
-        BF16.
-        """
+        """The given dtypes, else that of the system's compute array; the KV cache is in BF16."""
         return self.precision.dtypes(compute, model)._replace(experts=self.precision.experts or compute)
 
     def sizes(self, devices: int) -> Parallelism:
@@ -177,9 +173,7 @@ class DeploymentSpec(Spec):
 
 
 def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True) -> None:
-    """Raise SpecError where sizes do not divide, or the model lacks its geometry; says which sizes would fit. Without
-    ``experts``: attention alone.
-    """
+    """SpecError where sizes do not divide, with those that would. Without ``experts``: attention alone."""
     if model.attention is None or model.missing_geometry:
         raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
     tp, dp, ep, expert_tp, _, stages = parallel

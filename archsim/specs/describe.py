@@ -22,7 +22,6 @@ _OPENING_WIDTH = 72  # of what an experiment asks, beside its name and file
 
 
 def listing(what: str) -> str:
-    """The table of one of LISTINGS."""
     return LISTINGS[what]()
 
 
@@ -94,7 +93,6 @@ def _memory(model: ModelSpec) -> str:
 
 
 def _nodes(system: SystemSpec) -> str:
-    """Nodes of a cluster and its ports between them; '' for other systems."""
     levels = () if system.fabric is None else system.fabric.levels
     if len(levels) != 2 or levels[1].kind != "switch" or levels[0].kind != "switch":
         return ""
@@ -159,7 +157,6 @@ def _systems() -> str:
 
 
 def _nic(system: SystemSpec) -> str:
-    """Bandwidth between nodes, a GPU or a node; '' for other systems."""
     if not _nodes(system) or system.fabric is None:
         return ""
     outer = system.fabric.levels[1]

@@ -16,10 +16,7 @@ def draw_shares(method: str, dimensions: int, count: int, seed: int):
 
 
 def _latin_hypercube(dimensions: int, count: int, generator):
-    """One share in every stratum of 1 / count of every axis (McKay, Beckman and Conover, Technometrics 1979).
-
-    The numbers of scipy.stats.qmc.LatinHypercube, which takes a second to import and three times the memory.
-    """
+    """As scipy.stats.qmc.LatinHypercube (McKay, Beckman and Conover, Technometrics 1979), which imports slowly."""
     import numpy as np
 
     shares = generator.random((count, dimensions))

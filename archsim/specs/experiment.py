@@ -75,16 +75,12 @@ class ExperimentSpec(Spec):
 
     @cached_property
     def unread(self) -> tuple[str, ...]:
-        """A sentence for each key of its file that no run reads (`archsim.specs.unread`), as the loader found; none for
-        an experiment that is from no file.
-        """
+        """A sentence for each key of its file that no run reads (`archsim.specs.unread`)."""
         return ()
 
     @cached_property
     def limits_at(self) -> Mapping[tuple[str, str], str]:
-        """Where (name of a system, ``power.limit`` or another limit; '' for the system) is written, as the loader
-        found; empty for an experiment that is from no file.
-        """
+        """(system, ``power.limit`` or another limit; '' for the system) → where its file says it."""
         return {}
 
     @property
@@ -127,21 +123,16 @@ class ExperimentSpec(Spec):
 
     @property
     def runs(self) -> int:
-        """The number of combinations."""
         lists = (self.systems, self.models, self.workload.batch, self.policies, self.assumptions)
         return math.prod(map(len, lists))
 
     def resolved(self) -> dict[str, Any]:
-        """A plain tree with all references inline and all defaults written out.
-
-        Writing it with :func:`archsim.base.yaml.dump_yaml` and loading it again gives an equal experiment.
-        """
+        """A tree without references and with defaults, which loads as an equal experiment."""
         dumped: dict[str, Any] = with_ranges(self, self.model_dump(mode="json", by_alias=True))
         return dumped
 
 
 def layers_problem(model: ModelSpec, workload: WorkloadSpec) -> str | None:
-    """The problem if a workload requests more layers than a model has, else None."""
     have = len(model.moe_layer_ids)
     if workload.layers is None or workload.layers <= have:
         return None

@@ -57,9 +57,7 @@ class Risk(NamedTuple):
     bound: float = 0.0
 
     def of(self, values: Any) -> float:
-        """The value of the objective, from that of ``name`` in every world, float64[sample]. A probability counts half
-        a world more on either side: of few worlds, none says never.
-        """
+        """From ``name`` in every sample, float64[sample]. A probability counts half a sample more on either side."""
         import numpy as np
 
         if self.quantile is not None:
@@ -74,9 +72,7 @@ _PROBABILITY = re.compile(r"probability\(\s*(\w+)\s*(>=|<=)\s*([0-9.]+(?:e[+-]?\
 
 
 def risk_of(objective: str) -> Risk | None:
-    """``throughput.p10`` and ``probability(throughput >= 40000)`` (tokens/s; time in ns); None for other objectives.
-    Raises ValueError for one of these of which the value in other worlds is not known.
-    """
+    """``throughput.p10``, ``probability(throughput >= 40000)`` (tokens/s, ns); else None. ValueError if unknown."""
     quantile, probability = _QUANTILE.fullmatch(objective.strip()), _PROBABILITY.fullmatch(objective.strip())
     name = (quantile or probability or {1: None})[1]
     if name is None:
@@ -93,9 +89,7 @@ def risk_of(objective: str) -> Risk | None:
 
 
 def sense_of(objective: str) -> str:
-    """``max`` or ``min`` of a name of OBJECTIVES, an expression of them, or a risk (`risk_of`). Raises ValueError for
-    unknown names, and where parts of an expression disagree, as in ``throughput * area``.
-    """
+    """``max`` or ``min`` of an objective. ValueError for unknown names, and for parts that disagree."""
     if objective in OBJECTIVES:
         return OBJECTIVES[objective].sense
     if (risk := risk_of(objective)) is not None:

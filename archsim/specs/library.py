@@ -79,10 +79,7 @@ class ReadExperiment(NamedTuple):
 
 
 def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
-    """Raises SpecError, for all references and keys together; first of all for a manifest that was cut off.
-
-    What an axis gives as a whole (systems, models, policies, batches), the experiment need not: it has the first value.
-    """
+    """Raises SpecError for all references and keys together. An axis' first value stands for what it gives."""
     with manifest_blamed(source):
         return _read_experiment(source, overrides)
 
@@ -123,9 +120,7 @@ def _read_experiment(source: Source, overrides: Sequence[str]) -> ReadExperiment
 def with_unread(
     experiment: ExperimentSpec, recorded: Sequence[str], written: WrittenKeys, axes: Sequence[Axis] = ()
 ) -> ExperimentSpec:
-    """A copy of an experiment whose ``unread`` is that of its own runs. ``written``: keys that its user gave a value
-    to; ``axes``: of a sweep, which do not run.
-    """
+    """A copy with the ``unread`` of its own runs. ``written``: keys that its user gave; ``axes``: of a sweep."""
     messages = [f"{axis.name} has no effect: {AXIS_UNREAD}" for axis in axes]
     unread = unread_keys(plan_without_axes(experiment), written)
     copy = experiment.model_copy()
@@ -182,9 +177,7 @@ def _damage(source: Source, error: errors.SpecError) -> str:
 
 
 def tree_of(source: Source) -> yaml.Tree:
-    """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``.
-    Raises SpecError.
-    """
+    """A file or named experiment, or a copy of a mapping (places ``mapping: key.path``). Raises SpecError."""
     if isinstance(source, Mapping):
         try:
             return yaml.Tree(_plain(source), {(): yaml.Place(label_of(source))})
@@ -201,13 +194,11 @@ OF_GPU = ("node", "cluster", "nvl72", "nvl144")
 
 
 def machines_of_gpu(gpu: str) -> list[str]:
-    """The names of the shipped systems of a GPU, the smallest first; none for another name."""
     known = config_files.named_files("systems")
     return [each for end in OF_GPU if (each := f"{gpu.lower()}_{end}") in known]
 
 
 def known_gpus() -> list[str]:
-    """The GPUs of the systems that ship."""
     named = [each.rpartition("_") for each in config_files.named_files("systems")]
     return list(dict.fromkeys(gpu for gpu, _, end in named if end in OF_GPU))
 
@@ -218,11 +209,7 @@ def kind_of_file(source: Source) -> str:
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:
-    """The file at a path (of a report's folder: its manifest), or of the name of an experiment, else of a system: in
-    ``./configs``, then in the shipped configs.
-
-    Raises SpecError for a name that is neither, and for what is no path.
-    """
+    """The file at a path, or of an experiment's, else a system's name. Raises SpecError for neither."""
     if not isinstance(source, str | os.PathLike):
         raise errors.SpecError(
             f"{_short(source)} is of type {type(source).__name__}; expected the path of a YAML file, the name of an "
@@ -251,7 +238,6 @@ def _short(value: object) -> str:
 
 
 def label_of(source: Source) -> str:
-    """How messages name a source."""
     return "mapping" if isinstance(source, Mapping) else str(source)
 
 
@@ -328,11 +314,7 @@ def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> assumpt
 
 
 def check_file(source: Source, overrides: Sequence[str] = ()) -> fields.Spec:
-    """The spec in a file: an experiment, or what its keys tell it to be; see
-    ``archsim.specs.library.SPECS``.
-
-    Raises SpecError.
-    """
+    """The spec in a file: an experiment, or what its keys say (``SPECS``). Raises SpecError."""
     tree = tree_of(source)
     kind = SPECS.get(kind_of(tree.data), ExperimentSpec)
     if kind is ExperimentSpec:

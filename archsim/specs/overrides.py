@@ -11,11 +11,9 @@ Put = Callable[[yaml.Tree, tuple[str, ...], Any, str, Callable[[yaml.Keys], None
 def apply_overrides(
     tree: yaml.Tree, overrides: Sequence[str], expand: Callable[[yaml.Keys], None], put_at: Put | None = None
 ) -> None:
-    """Apply ``key.path=value`` texts in order; list items are addressed by number. ``put_at``: in place of `put`.
-
-    ``expand(keys)`` replaces a reference at ``keys``, if there is one, by the mapping that it names, so that a path
-    can lead into it. Values are YAML. Raises SpecError for text that is not an override and for paths that do not
-    exist; keys that a spec does not know are reported when the tree is validated.
+    """Apply ``key.path=value`` (YAML) texts in order; list items by number. ``put_at``: in place of `put`;
+    ``expand(keys)`` replaces a reference by its mapping. Raises SpecError for no override and for missing paths;
+    unknown keys show in validation.
     """
     for text in overrides:
         head = f"--set {text}"

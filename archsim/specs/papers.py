@@ -337,15 +337,12 @@ class PaperSpec(fields.Spec):
         return self
 
     def guesses_of(self, group: ClaimGroup, row: ClaimRow) -> dict[str, float | str]:
-        """Every null model of a row, the group's first, with its value."""
         named = [(group.guessed or "the null model", None), *((null.name, null) for null in group.nulls)]
         found = {name: self.guess_of(group, row, null) for name, null in named}
         return {name: guess for name, guess in found.items() if guess is not None}
 
     def guess_of(self, group: ClaimGroup, row: ClaimRow, null: NullSpec | None = None) -> float | str | None:
-        """The null model's value of a row, or OOM; of a further null model, None where a row has no others. Raises
-        ValueError for what is neither.
-        """
+        """The null model's value of a row, or OOM; None where a row has no others. Raises ValueError."""
         guess: Any = group.guess_of(row) if null is None else null.guess
         if null is not None and null.others is not None:
             like = [
@@ -375,7 +372,6 @@ class PaperSpec(fields.Spec):
         return float(value)
 
     def rows(self) -> Iterator[tuple[ClaimGroup, ClaimRow]]:
-        """Every row with its group, in order."""
         return ((group, row) for group in self.claims for row in group.rows)
 
     def name_of(self, column: str, value: Any) -> str:
@@ -387,9 +383,7 @@ class PaperSpec(fields.Spec):
         return f"{name} {value}" if isinstance(name, str) else name.get(str(value), f"{key} {value}")
 
     def overrides(self, run: str, rules: int, end: int | None = None) -> tuple[str, ...]:
-        """What the first ``rules`` of its rules change in a run. ``end``: 0 or 1: with constants that were fitted on
-        rounded numbers at this end of their interval.
-        """
+        """What the first ``rules`` change in a run. ``end``: 0 or 1 of the interval of fitted constants."""
 
         def of(rule: PaperDifference) -> tuple[str, ...]:
             taken = rule.runs if end is None or rule.ends is None else rule.ends[end]
@@ -398,7 +392,6 @@ class PaperSpec(fields.Spec):
         return tuple(text for rule in self.rules[:rules] for text in of(rule))
 
     def has_ends(self, run: str) -> bool:
-        """Whether a constant of a run has an interval."""
         return any(run in end for rule in self.rules for end in rule.ends or ())
 
     def steps(self, run: str) -> Mapping[int, str]:

@@ -1,6 +1,4 @@
-"""Expands a sweep to its points, one at a time. Each is one run: system, model, batch, policy, assumption set and
-workload.
-"""
+"""Expands a sweep to points: each is one run of system, model, batch, policy, assumption set and workload."""
 
 from __future__ import annotations
 
@@ -77,10 +75,8 @@ class Dropped:
 
 
 class SweepPlan:
-    """An experiment with a sweep, checked axis by axis.
-
-    tree: raw data of the experiment, references expanded; experiment: the same, validated; folder: of its file.
-    Raises SpecError for axes and constraints that are not valid.
+    """An experiment with a sweep, checked axis by axis. tree: raw data, references expanded; experiment: validated;
+    folder: of its file. Raises SpecError for invalid axes and constraints.
     """
 
     def __init__(self, tree: Tree, sweep: SweepSpec, experiment: ExperimentSpec, folder: Path | None) -> None:
@@ -137,9 +133,7 @@ class SweepPlan:
         return found
 
     def finished_by(self, finish: Callable[[Any], Any]) -> SweepPlan:
-        """The same plan, the systems of whose points have passed through a function that adds what only the machine
-        that is made of them tells, such as areas.
-        """
+        """The same plan whose points' systems pass through ``finish``, which adds such as areas."""
         found = copy(self)
         found.finish, found._finished = finish, {}
         return found
@@ -166,9 +160,7 @@ class SweepPlan:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Radices of a point's number: values per group of axes, then items per list of the experiment; the last
-        varies fastest.
-        """
+        """Radices of a point's number: values per group of axes, then items per list; the last varies fastest."""
         return tuple(self._sizes)
 
     def index_of(self, chosen: tuple[int, ...]) -> int:
@@ -209,9 +201,7 @@ class SweepPlan:
         among: Iterable[int] | None = None,
     ) -> Iterator[Point]:
         """The points that satisfy all constraints, in order, without repeats. measures: a function for every name in
-        CONSTRAINT_MEASURES; among: numbers of the points to look at; None: all.
-
-        Raises SpecError for an invalid combination, or one on which a constraint cannot be evaluated.
+        CONSTRAINT_MEASURES; among: numbers of points; None: all. Raises SpecError for invalid combinations.
         """
         dropped = Dropped() if dropped is None else dropped
         seen: set[tuple] = set()
@@ -286,9 +276,7 @@ class SweepPlan:
         }
 
     def given(self) -> dict[str, Any]:
-        """The experiment before axes change it, references expanded, with its ``sweep:`` if any; it loads as an equal
-        plan.
-        """
+        """The experiment before axes change it, with its ``sweep:`` if any; it loads as an equal plan."""
         return self.tree.data | {SWEEP_KEY: self.sweep.given} if self.sweep.axes else self.experiment.resolved()
 
     def resolved(self, point: Point) -> dict[str, Any]:
@@ -309,9 +297,7 @@ class SweepPlan:
         return one.resolved()
 
     def value(self, point: Point, path: tuple[str, ...]) -> Any:
-        """The value of a point's key: a number in its base unit, text, a boolean or a spec; None if the point has no
-        such key.
-        """
+        """A point's key: number in its base unit, text, boolean or spec; None if it has no such key."""
         kind = path[0]
         if path == ("workload", "batch"):
             return point.batch
@@ -326,12 +312,10 @@ class SweepPlan:
 
 
 def _absent(point: Point) -> frozenset[str]:
-    """Axes that do not apply to a point."""
     return point.variants["policy"].absent | point.variants["system"].absent
 
 
 def plan_without_axes(experiment: ExperimentSpec) -> SweepPlan:
-    """A plan of all combinations of an experiment."""
     return SweepPlan(Tree(experiment.resolved(), {}), SweepSpec(None, (), ()), experiment, None)
 
 

@@ -244,9 +244,7 @@ def _check_function(rule_type: str, rule: RuleSpec) -> None:
 
 
 def arguments_of(rule_type: str, function: Callable[..., Any], params: Mapping[str, Any]) -> int:
-    """How many arguments a user's own function gets by position. A prediction with one gets what is seen of a layer,
-    and with three the heatmap of all layers.
-    """
+    """How many arguments a user's function gets by position. A prediction has one, or three with the heatmap."""
     if rule_type == "prediction":
         with suppress(TypeError, ValueError):  # of a function without Python code
             parameters = inspect.signature(function).parameters.values()
@@ -260,7 +258,6 @@ def arguments_of(rule_type: str, function: Callable[..., Any], params: Mapping[s
 
 
 def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]:
-    """The given parameters, checked, with defaults for the others."""
     for key in given:
         if key not in rule.parameters:
             raise fields.KeyProblem((key,), f"unknown parameter{errors.did_you_mean(key, rule.parameters)}")

@@ -1,7 +1,5 @@
-"""A parameter of a policy as an axis: ``policies: {name: craft, replicas: [1, 2, 4, 8]}`` are four policies.
-
-A parameter stands beside the name of a preset, or in one of its parts, and belongs to the rule that has it. A list is a
-policy for each value (of several lists, for each combination), named after it: ``craft-replicas-4``.
+"""A parameter of a policy as an axis: ``policies: {name: craft, replicas: [1, 2, 4, 8]}`` are four policies, named such
+as ``craft-replicas-4``. It stands beside a preset's name, or in the part whose rule has it.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ KEYS = ("name", "preset", *RULE_TYPES)
 
 
 def spread_policies(tree: Tree) -> None:
-    """Write the policies of an experiment or deployment as a list with one value of each parameter. Raises SpecError
-    for a parameter that no rule of a preset has, or that several have, and for a list without values.
-    """
+    """A policy for each value of its parameters. SpecError for unknown, shared or empty parameters."""
     given = tree.data.get("policies") if isinstance(tree.data, dict) else None
     if isinstance(given, dict):
         tree.wrap(("policies",))
@@ -48,7 +44,6 @@ def spread_policies(tree: Tree) -> None:
 
 
 def _into_parts(tree: Tree, keys: Keys, policy: dict[str, Any]) -> None:
-    """Move parameters that stand beside the name of a preset to the part whose rule has them."""
     preset = policy.get("preset", policy.get("name"))
     loose = [key for key in policy if key not in KEYS]
     if not loose or not isinstance(preset, str) or preset not in PRESETS:
@@ -81,7 +76,6 @@ def _rule_of(policy: dict[str, Any], part: str) -> str | None:
 
 
 def _each(tree: Tree, keys: Keys, policy: Any) -> Iterator[Any]:
-    """The policies of one entry: one for each combination of the values of its lists."""
     axes = [
         (part, key, values)
         for part in RULE_TYPES

@@ -158,7 +158,6 @@ def default_of(engine: str, key: str, version: str | None, system: SystemSpec) -
 
 
 def has_fp8(calibration: str | None) -> bool:
-    """Whether a GPU multiplies in FP8."""
     return "fp8" in reference_of(calibration).peak_flop_per_s
 
 

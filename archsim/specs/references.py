@@ -1,10 +1,6 @@
-"""Expands the references of an experiment: names and paths in the raw tree, replaced by what they name.
-
-A system or model is a name (a file in ``systems/`` or ``models/`` beside the experiment, then in ``./configs``, then in
-the shipped configs), the path of a file, or an inline mapping; a system, also in its
-file, may be ``{like: dojo, name: mine, ...}``, which takes missing keys from that name or path. A policy is a preset or
-a mapping; an assumption set is a name, a path or a mapping. They are expanded before validation, so that overrides can
-reach into them and messages name the file and line where a value was given.
+"""Expands names and paths in an experiment's raw tree before validation: of ``systems/`` and ``models/`` beside the
+experiment, in ``./configs``, or shipped; inline mappings; ``{like: dojo, ...}``, which takes missing keys from another
+system; presets of policies; sets of assumptions. Messages name the file and line of a value.
 """
 
 import os
@@ -29,10 +25,7 @@ _PARENTS_SEARCHED = 2
 
 
 def resolve(kind: str, value: Any, place: yaml.Place, folder: Path | None) -> yaml.Tree:
-    """Expand one reference, at ``(kind, 0)`` of a separate tree. kind: systems, models, policies or assumptions.
-
-    Raises SpecError; its messages, and those of later validation, name ``place`` for values that are not in a file.
-    """
+    """Expand one reference, at ``(kind, 0)`` of a separate tree. Raises SpecError, which names ``place``."""
     keys = (kind, 0)
     tree = yaml.Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
     References(tree, folder).complete(keys)
@@ -112,9 +105,7 @@ class References:
         return problems
 
     def refuse_other_precisions(self, systems: Iterable[SystemSpec]) -> None:
-        """Raise SpecError for a model whose name says another precision than a system computes in, as experts of an
-        experiment have that of the system.
-        """
+        """SpecError for a model whose name says another precision than its system's."""
         for place, name, precision in self._checkpoints:
             for system in systems:
                 dtype = system.compute.dtype
@@ -137,9 +128,7 @@ class References:
             complete(keys)
 
     def complete_system(self, keys: yaml.Keys, above: tuple[Path, ...] = ()) -> None:
-        """Fill in a mapping's missing keys from the system that it is ``like``, if it is any. ``above``: files that are
-        like it. Raises SpecError.
-        """
+        """Fill in missing keys from the system that it is ``like``; ``above``: like it. Raises SpecError."""
         like, given = (*keys, "like"), self._tree.get(keys)
         if not isinstance(given, dict) or "like" not in given:
             return
@@ -180,9 +169,7 @@ class References:
         return is_hub_id(name) and not any(os.path.exists(each) for each in here)
 
     def _checkpoint(self, name: str, keys: yaml.Keys, files: Mapping[str, Path]) -> dict[str, Path]:
-        """Name → file of the model of a checkpoint, or of the one whose name goes on after a hyphen (``qwen3-235b``);
-        empty for an unknown one.
-        """
+        """Name → file of the model of a checkpoint, or of one that goes on (``qwen3-235b``); else empty."""
         try:
             models, precision = checkpoint_of(name)
         except ValueError as error:
@@ -238,7 +225,6 @@ class References:
                 given[rule_type].setdefault("name", PRESETS[preset][rule_type])
 
     def _complete_assumptions(self, keys: yaml.Keys) -> None:
-        """Fill in a mapping's missing fields from its set; of a user's own set, those that have a default."""
         given = self._tree.get(keys)
         name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
         if isinstance(name, str) and name in shipped_sets():
@@ -254,9 +240,7 @@ class References:
             given.setdefault(field, value)
 
     def find_trace(self) -> None:
-        """Make the path of a trace, or of a traffic file, relative to the current directory; search there, then around
-        the experiment file.
-        """
+        """Make the path of a trace or traffic file relative to the current directory; search there first."""
         keys = ("workload", "trace")
         path = self._tree.find(keys)
         hint = "; for generated traffic, write {synthetic: {}}" if path == "synthetic" else ""
@@ -284,9 +268,7 @@ def find_traffic(tree: yaml.Tree, keys: yaml.Keys, folder: Path | None) -> None:
 
 
 def find_file(tree: yaml.Tree, keys: yaml.Keys, folder: Path | None, hint: str = "") -> None:
-    """Make the path of a file or directory at ``keys`` relative to the current directory; search there, then around
-    ``folder``, that of the file that names it. Raises SpecError, with ``hint`` at the end, if it does not exist.
-    """
+    """Make the path at ``keys`` relative to here; search here, then around ``folder``. SpecError, with ``hint``."""
     path = tree.get(keys)
     if os.path.exists(path):
         if not (os.path.isfile(path) or os.path.isdir(path)):
@@ -305,5 +287,4 @@ def is_path(name: str) -> bool:
 
 
 def _aliases(file: Path) -> list[str]:
-    """The other names of the model in a file, in lower case."""
     return [str(each).lower() for each in yaml.read_yaml(file, display(file)).data.get("aliases") or ()]

@@ -30,7 +30,6 @@ class Scenario:
 
     @property
     def precision(self) -> Precision:
-        """dtypes: those of the deployment, else of the system."""
         return self.deployment.dtypes(self.system.compute.dtype, self.model)
 
     def refuse_undeployed(self) -> None:
@@ -81,9 +80,7 @@ class Scenario:
 
 
 def own_functions(system: SystemSpec, policy: PolicySpec, assumptions: AssumptionsSpec) -> tuple[str, ...]:
-    """Users' own functions in a scenario: rules of the policy, topology and blocks of the system, the execution;
-    components in RTL.
-    """
+    """Users' functions in a scenario: rules, topology, blocks, execution, components in RTL."""
     rules = [rule.name for rule_type in RULE_TYPES if (rule := getattr(policy, rule_type)).is_function]
     topology = [system.topology.name] if system.topology.is_function else []
     executions = [assumptions.execution] if ":" in assumptions.execution else []

@@ -1,7 +1,4 @@
-"""How an engine fills its iterations: the shipped schedulers, one row each, and the ``scheduler:`` of a serve file.
-
-A row has the name of its function in ``archsim.serving.schedulers``. A user's own is ``package.module:function``.
-"""
+"""The shipped schedulers, a row each with its function in ``archsim.serving.schedulers``, and ``scheduler:``."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -151,7 +148,6 @@ _WAYS = {**TERMS, "policy": "write scheduler.order: arrival, priority or deadlin
 
 
 def _whose(key: str, known: list[str]) -> str:
-    """Where a key belongs, in words."""
     others = [name for name, row in SCHEDULERS.items() if key in row.parameters]
     if not others and (way := _WAYS.get(key, "")):
         return f"; {way}"
@@ -170,7 +166,6 @@ def _read(parameter: Parameter, key: str, given: Mapping[str, Any]) -> int | flo
 
 
 def _refuse_no_numbers(given: Mapping[str, Any]) -> None:
-    """Compiled functions take numbers."""
     for key, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise KeyProblem((key,), f"schedulers are compiled, so a parameter must be a number, not {value!r}")

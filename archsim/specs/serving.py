@@ -359,7 +359,6 @@ class RoutingSpec(ServingSpec):
 
     @property
     def synthetic_traffic(self) -> workload.SyntheticSpec:
-        """The traffic that is not recorded."""
         return self.synthetic or workload.SyntheticSpec(like=self.like or workload.OF_MODEL, seed=self.seed)
 
 
@@ -687,5 +686,4 @@ class ServeSpec(ServingSpec):
 
     @property
     def experts_on(self) -> ExpertsOnSpec | None:
-        """Where experts are, if decodes have them apart."""
         return None if self.disaggregated == "none" else self.disaggregated.decode.experts_on

@@ -69,14 +69,11 @@ class Serving(NamedTuple):
 
     @property
     def has_traffic(self) -> bool:
-        """Whether experts come from traffic."""
         return isinstance(self.spec.routing, RoutingSpec)
 
 
 def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[str, Any] | None = None) -> Serving:
-    """A deployment and its traffic, after ``key.path=value`` overrides. ``cell``: values of its axes; None: the first
-    of each. Raises SpecError.
-    """
+    """A deployment and its traffic. ``cell``: values of its axes; None: the first of each. Raises SpecError."""
     with manifest_blamed(source):
         return _load_serving(source, overrides, cell)
 

@@ -1,6 +1,4 @@
-"""Keys of a deployment as they are typed after ``--set`` and ``--vary``: in full, by their last part alone, by the name
-of an engine's flag, or a word that stands for several keys.
-"""
+"""Keys of a deployment after ``--set`` and ``--vary``: full, last part, an engine's flag, or a word for several."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -45,9 +43,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 
 def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expand: Any) -> None:
-    """`archsim.specs.overrides.put` for a file of ``archsim serve``: the key by any of its names; requests come in the
-    way that is put, and no longer in that of the file. Raises SpecError for a name of no key, and of several.
-    """
+    """As `archsim.specs.overrides.put`, the key by any of its names. SpecError for no key, and for several."""
     path = full_key(names, head, value)
     for keys, each in _parts_of(tree, path, value, head):
         if keys[0] == "requests" and len(keys) > 1 and keys[1] in _WAYS and isinstance(tree.data.get("requests"), dict):
@@ -75,7 +71,6 @@ def replaces(axis: str, value: Any, key: str) -> bool:
 
 
 def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Keys in full, with their values."""
     if path == REDUNDANT:
         yield from _redundant(tree, value, head)
     elif path == INTERVAL:
@@ -134,9 +129,7 @@ def _machine_of(tree: yaml.Tree, gpu: str) -> str:
 
 
 def _ranks_of(tree: yaml.Tree, head: str, replaced: bool) -> int:
-    """Devices of an engine, over which a word such as tp spreads. ``replaced``: the sizes of experts are, and may be
-    those of another number of ranks. Raises SpecError where sides have their own.
-    """
+    """Devices of an engine. ``replaced``: experts may be those of other sizes. SpecError where sides differ."""
     if isinstance(tree.data.get("disaggregated"), dict):
         raise SpecError(f"{head}: each side of disaggregated has its own sizes. Give disaggregated.decode.parallel")
     if replaced and isinstance(tree.data.get("parallel"), dict):
@@ -150,9 +143,7 @@ def _parallel_of(tree: yaml.Tree, side: yaml.Keys = ()) -> ParallelSpec:
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic: that
-    which is there, or one that replaces all policies; 0: none of these.
-    """
+    """EPLB, there or for all policies, with so many slots beyond one an expert, over all ranks; 0: none."""
     sides: list[yaml.Keys] = [()]
     if isinstance(tree.data.get("disaggregated"), dict):
         sides = [("disaggregated", side) for side in ("prefill", "decode")]
@@ -189,7 +180,6 @@ def _eplb_of(tree: yaml.Tree) -> dict[int, dict[str, Any]]:
 
 
 def _in_eplb(tree: yaml.Tree, part: str, parameter: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """A parameter of a rule of every policy with EPLB."""
     for at, rules in _eplb_of(tree).items():
         keys = ("policies", str(at))
         if not isinstance(tree.get(("policies", at)), dict):
@@ -231,7 +221,6 @@ def _roots() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _paths() -> tuple[str, ...]:
-    """Keys below the parts, in full."""
     return tuple(each for part in _PARTS for each in _below(ServeSpec.model_fields[part].annotation, part))
 
 
@@ -247,9 +236,7 @@ def _below(annotation: Any, prefix: str) -> Iterator[str]:
 
 
 def precision_word(tree: yaml.Tree) -> str:
-    """Takes the precision of a checkpoint out of ``precision: fp8``, from which dtypes follow; '' where there is none.
-    Beside ``kv`` it is at CHECKPOINT. Raises SpecError for an unknown one.
-    """
+    """Takes ``precision: fp8`` out, from which dtypes follow; '' without. Raises SpecError for an unknown one."""
     given = tree.data.get("precision")
     word = given.get(CHECKPOINT) if isinstance(given, dict) else given
     if not isinstance(word, str):

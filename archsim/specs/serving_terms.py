@@ -1,7 +1,4 @@
-"""What people and engines call the keys of a deployment, and what to write in place of terms that are no keys.
-
-A key of the place itself, and its singular or plural, always comes first, so that a term here never hides one.
-"""
+"""What people and engines call keys of a deployment, and what to write instead; keys of the place come first."""
 
 from __future__ import annotations
 

@@ -43,7 +43,6 @@ class WidthSpec(fields.Spec):
         return self
 
     def of(self, value: float) -> Distribution:
-        """The distribution of a number."""
         low, high = self.range
         return Distribution(self.distribution, low * value, value, high * value)
 
@@ -71,7 +70,6 @@ class LevelsSpec(fields.Spec):
 
     @property
     def learned(self) -> str:
-        """Where it comes from, and of how many points, in words."""
         return f"{self.source} ({self.points} points that no fit saw)" if self.points else self.source
 
     @property
@@ -115,9 +113,7 @@ class UncertaintySpec(fields.Spec):
     commands: dict[str, CommandSpec] = Field(default_factory=dict)  # name → what measures it
 
     def levels(self, table: str, way: str) -> LevelsSpec:
-        """How far a law that was had in a ``way`` is off: by its kind of kernel. Where that is not known, as all kinds
-        together, and no less than the kind itself in other ways.
-        """
+        """How far a law had in a ``way`` is off, by kind of kernel, else as all kinds, or the kind in other ways."""
         own = self.measured.get(table, {})
         if way in own:
             return own[way]
@@ -127,7 +123,6 @@ class UncertaintySpec(fields.Spec):
 
     @staticmethod
     def table_of_experts(way: str, ranks: int) -> str:
-        """The table that says how far a law of experts on so many ranks is off."""
         return "wide_ep" if way == "nearest_shape" and ranks >= WIDE_EP else "moe"
 
     @model_validator(mode="after")
@@ -166,7 +161,6 @@ def _refuse_unknown(at: tuple[str, ...], given: dict[str, Any], known: tuple[str
 
 
 def _check_ends(shape: str, ends: Range, key: str) -> None:
-    """Raise KeyProblem unless the range is one of factors that has 1 in it, or ends there for a bias."""
     low, high = ends
     if low > high:
         raise fields.KeyProblem((key,), f"{low:g} to {high:g}: expected the lower end first")

@@ -213,7 +213,6 @@ def _drawn_at_random(run: Chosen) -> bool:
 
 
 def _loads_from_host(run: Chosen) -> bool:
-    """Whether experts or KV come over the link of the machine's host."""
     given = _serving(run).kv_store, _serving(run).expert_offload
     return any(each != "none" and each.bandwidth_bytes_per_s is None for each in given)
 
@@ -284,9 +283,7 @@ class WrittenKeys(NamedTuple):
 
 
 def _own_places(of_manifest: bool) -> Callable[[yaml.Place], bool]:
-    """Whether a place is an override; or, unless it is ``of_manifest``, not in a shipped file of systems, models or
-    assumptions.
-    """
+    """Whether a place is an override; or, unless ``of_manifest``, not in a shipped file of parts."""
     configs = shipped_configs()
 
     @cache  # a tree has many places of few files
@@ -372,9 +369,7 @@ def _runs_of(plan: SweepPlan, engine: str | None) -> Iterator[tuple[Chosen, Mapp
 
 
 def _looked_at(plan: SweepPlan) -> Iterable[int]:
-    """Numbers of all points; of a large sweep, of those in which only axes vary that may choose what is read; none
-    where these are too many, too.
-    """
+    """Numbers of all points; of a large sweep, of axes that choose what is read; none if too many."""
     if plan.combinations <= _MOST_POINTS:
         return range(plan.combinations)
     groups = [any(_may_choose(axis.path) for axis in group.axes) for group in plan.sweep.groups]

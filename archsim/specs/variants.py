@@ -1,8 +1,5 @@
-"""Builds what a sweep's points consist of: systems, models, policies, assumption sets and workloads with axis values
-set.
-
-A variant is named after its original, with a digest of its content: equal variants of any sweep have
-equal names. Each is validated as a whole, once per combination of the values that change it.
+"""Builds systems, models, policies, assumption sets and workloads with axis values set. A variant is named by a digest
+of its content, and validated once per combination of the values that change it.
 """
 
 from __future__ import annotations
@@ -44,9 +41,7 @@ def is_variant(name: str) -> bool:
 
 
 class Maker:
-    """Makes the variants of one kind. raw: the experiment's items; axes: those that change them; groups: the position
-    of each axis in a choice.
-    """
+    """Makes the variants of one kind. raw: items; axes: that change them; groups: position of each axis in a choice."""
 
     def __init__(
         self,
@@ -82,9 +77,7 @@ class Maker:
         return variant
 
     def _check(self, axis: Axis) -> None:
-        """Check the telling values of an axis alone, on each item of the experiment. Raises SpecError with the value's
-        place.
-        """
+        """Check the telling values of an axis on each item. Raises SpecError with the value's place."""
         problems, variants = [], []
         seen: set[str] = set()
         for at in axis.telling:
@@ -196,7 +189,6 @@ def _put(raw: Any, path: tuple[str, ...], value: Any, place: yaml.Place) -> Any:
 
 
 def written(value: Any) -> str:
-    """Text unchanged; anything else as YAML on one line."""
     return value if isinstance(value, str) else yaml.dump_yaml([value], flow=True)[1:-1]
 
 

@@ -258,13 +258,10 @@ class WorkloadSpec(Spec):
 
     @property
     def has_prompts(self) -> bool:
-        """Whether requests begin with a prompt, as recorded ones do."""
         return isinstance(self.trace, str) or self.trace.synthetic.prompt_tokens != 0
 
     def drawn(self, at: int) -> "WorkloadSpec":
-        """The workload with the ``at``-th draw of its traffic, or of the requests of a recorded trace. 0 is its own
-        draw.
-        """
+        """With the ``at``-th draw of traffic, or of requests of a recorded trace; 0 is its own draw."""
         if not at:
             return self
         changes: dict[str, Any] = {"seed": self.seed + at}
@@ -275,9 +272,7 @@ class WorkloadSpec(Spec):
 
     @property
     def context_tokens(self) -> int | None:
-        """`context`, else prompt and decode steps of generated requests: what they hold at their end. None if neither
-        says: requests without prompts, or of lengths that a preset or a recorded trace decides.
-        """
+        """`context`, else prompt and decode steps at the end of requests. None if neither says."""
         if self.context is not None or isinstance(self.trace, str):
             return self.context
         synthetic = self.trace.synthetic

@@ -6,12 +6,9 @@ import numpy as np
 
 
 def correct(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Samples of the better engine, float64[sample], of which the first are known: ``high``, float64[few].
-
-    ``low``: of the fast engine, all worlds. The others are the control variate's line through the known worlds, and the
-    residuals of these in turn, so that the mean is that of the multifidelity estimator (Peherstorfer, Willcox and
-    Gunzburger, "Optimal model management for multifidelity Monte Carlo estimation", 2016) and nothing of the spread is
-    lost.
+    """Samples of the better engine, float64[sample], of which the first are known: ``high``, float64[few]; ``low``: of
+    the fast engine, all. Others are the control variate's line with residuals in turn (multifidelity estimator:
+    Peherstorfer, Willcox and Gunzburger, 2016), so that nothing of the spread is lost.
     """
     few = len(high)
     if not few:

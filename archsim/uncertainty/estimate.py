@@ -104,9 +104,7 @@ class Expansion:
     left: float
 
     def of(self, draws: np.ndarray, known: Sequence[str] | None = None) -> np.ndarray:
-        """The value of the expansion, float64[sample]. With ``known``, its mean when only these draws are known. draws:
-        [sample, draw].
-        """
+        """float64[sample]; with ``known``, the mean when only these draws are known. draws: [sample, draw]."""
         terms: np.ndarray = np.ones(len(self.coefficients), np.bool_)
         if known is not None:
             others = [at for at, name in enumerate(self.names) if name not in known]
@@ -151,9 +149,7 @@ def refuse_shares(draws: int, worlds: int) -> str:
 
 
 def indices(expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray) -> list[Index]:
-    """The indices of every draw, the largest total first. Their errors are those of the fit, from resampling the
-    worlds.
-    """
+    """The indices of every draw, the largest total first, with errors of the fit, from resampling."""
     points = np.stack([draws[name] for name in expansion.names], axis=1) if expansion.names else np.zeros((0, 0))
     first, total = expansion.shares(expansion.coefficients, expansion.left)
     drawn = []
@@ -278,9 +274,7 @@ def narrow(expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.nda
 
 
 def worth_knowing(expansions: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], known: Sequence[str]) -> float:
-    """Expected value of knowing some draws before the option is chosen, as a share of the throughput of the best option
-    without. ``expansions``: of throughput, by option.
-    """
+    """Expected gain of knowing draws before choosing, over the best throughput. ``expansions``: by option."""
     rates = []
     for expansion in expansions.values():
         points = np.stack([draws[name] for name in expansion.names], axis=1)

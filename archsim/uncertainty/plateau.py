@@ -1,6 +1,4 @@
-"""The best of several values of a key in common samples: which values equal it, the cheapest of them, and whether it is
-at an end of what was tried.
-"""
+"""The best of a key's values in common samples, its equals, the cheapest of them, and whether it is at an end."""
 
 from __future__ import annotations
 
@@ -25,18 +23,14 @@ class BestValue(NamedTuple):
 
     @property
     def flat(self) -> bool:
-        """Whether no value differs from the best, so that the key has no effect."""
         return self.worst in self.equal
 
 
 def best_value(
     rates: Sequence[np.ndarray], prices: Sequence[float] | None = None, numbers: Sequence[float] = ()
 ) -> BestValue:
-    """``rates``: float64[sample] of each value, more is better, all with the same draws; ``prices`` and ``numbers``: of
-    the values, where they have any.
-
-    A value equals the best if its median is within PLATEAU of it, or if the best is ahead in fewer than SURE of the
-    samples, which is a tie.
+    """``rates``: float64[sample] of each value, with the same draws; ``prices`` and ``numbers`` where values have any.
+    A value equals the best within PLATEAU of its median, or if that is ahead in fewer than SURE samples.
     """
     medians = [float(np.median(each)) for each in rates]
     best, worst = int(np.argmax(medians)), int(np.argmin(medians))

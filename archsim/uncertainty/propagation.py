@@ -132,7 +132,6 @@ def runs_of_traffic(run: Run, worlds: Worlds) -> list[Run]:
 
 
 def layers_of(run: Run) -> int:
-    """MoE layers that it runs."""
     return run.workload.layers or len(run.model.moe_layer_ids)
 
 
@@ -201,7 +200,6 @@ def _in_worlds(run: Run, worlds: Worlds) -> list[Run]:
 
 
 def _fast(run: Run, worlds: Worlds) -> list[Run]:
-    """The run of the fast engine, in all worlds."""
     return worlds.runs(_on_fast(run), run.engine)
 
 
@@ -215,7 +213,6 @@ def _correcting(run: Run, worlds: Worlds) -> list[Run]:
 
 
 def _thin(run: Run) -> Run:
-    """The run with few layers."""
     if layers_of(run) <= THINNED or run.engine == FAST:
         return run
     workload = run.workload.model_copy(update={"layers": THINNED})

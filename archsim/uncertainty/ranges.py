@@ -1,8 +1,5 @@
-"""Ranges of a first page: how the times of a few runs vary in some worlds, at a cost that nobody waits for.
-
-The worlds are those of `archsim.uncertainty.worlds`, and less is simulated in them: the analytical engine runs LAYERS
-layers for one iteration, and of it nothing is measured but its time. A run keeps its own time, by its own engine; a
-world multiplies it by the factor that it has on this short run, as a control variate does.
+"""Ranges of a first page: a few runs in samples, each as one iteration of LAYERS layers on the analytical engine. A run
+keeps its own time, multiplied by the factor of its short run, as a control variate does.
 """
 
 from __future__ import annotations
@@ -113,14 +110,11 @@ def quick_worlds(
 
 
 def tie(pair: OptionPair, worlds: int) -> bool:
-    """Whether an order is a tie: it is sure in SURE of all worlds, and so many were drawn that the share of them is
-    known to its standard error, which counts against it.
-    """
+    """Whether an order is a tie: not sure in SURE of all samples, less the standard error of that share."""
     return pair.probability < SURE + float(np.sqrt(SURE * (1 - SURE) / worlds))
 
 
 def shorten(run: Run) -> Run:
-    """The run with LAYERS layers and one iteration, on the analytical engine."""
     changed = {"layers": min(LAYERS, layers_of(run)), "decode_steps": min(1, run.workload.decode_steps)}
     workload = run.workload.model_copy(update=changed)
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload), engine=FAST, details=False)

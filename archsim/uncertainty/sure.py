@@ -1,7 +1,5 @@
-"""How sure an answer is: intervals, the probability of the order, what it depends on, and what to measure next.
-
-`archsim.uncertainty` draws the worlds and runs them; here their samples become sentences, tables, a picture and a page.
-Runs that differ in their policy alone are compared; where there is one policy, those that differ in their system.
+"""How sure an answer is: samples of runs that differ in their policy alone (of one policy: in their system) become
+intervals, the probability of the order, what it depends on, and what to measure next.
 """
 
 from __future__ import annotations
@@ -26,21 +24,7 @@ from archsim.runs.run_cost import cost_of
 from archsim.runs.sweep import Unwatched, Watcher
 from archsim.show.units import TIME_UNITS, percent, significant, with_unit
 from archsim.specs import experiment, plan, uncertainty
-from archsim.uncertainty import sure_answer, sure_files
-from archsim.uncertainty.estimate import (
-    Expansion,
-    Index,
-    Interval,
-    expand,
-    fastest_shares,
-    indices,
-    interval,
-    narrow,
-    order,
-    pair,
-    refuse_shares,
-    worth_knowing,
-)
+from archsim.uncertainty import estimate, sure_answer, sure_files
 from archsim.uncertainty.propagation import FAST, InWorlds, plan_runs, propagate
 from archsim.uncertainty.system_quantities import economics_of, exact_of
 from archsim.uncertainty.worlds import TRAFFIC, Worlds, draws_of, refuse_few
@@ -58,10 +42,7 @@ def find_sure(
     watcher: Watcher | None = None,
     seed: int = 0,
 ) -> sure_answer.Sure:
-    """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
-    finds them; ``seed``: another one draws other worlds. Raises ArchsimError for too
-    few samples; FailedRuns.
-    """
+    """Run the samples. ``folder``: keeps runs in ``worlds/``; ``seed``: others. Raises ArchsimError; FailedRuns."""
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
             return find_sure(selection, samples, Path(made), jobs, watcher, seed)
@@ -142,7 +123,6 @@ def sure_into(
 
 
 def _of_traffic(worlds: Worlds) -> Quantity:
-    """Which draw of the traffic a world has, as a share of them by their time."""
     source = f"{worlds.traffics} samples of the traffic, the same machine (configs/uncertainty/widths.yaml, traffic)"
     return Quantity(TRAFFIC, 0.5, "", source, Distribution("uniform", 0.0, 0.5, 1.0))
 
@@ -163,7 +143,6 @@ def _estimate(point: plan.Point, every: Sequence[Run], samples: int) -> str:
 
 
 def _places(found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[str, InWorlds]]]:
-    """Runs that are compared, by name."""
     together: dict[tuple, tuple[dict[str, Any], dict[str, InWorlds]]] = {}
     several = len({each.run.policy.name for each in found}) > 1
     systems = len({each.run.system.name for each in found}) > 1
@@ -186,13 +165,13 @@ def _place(
     of: dict[str, Any], found: Mapping[str, InWorlds], worlds: Worlds, named: Mapping[str, Quantity]
 ) -> sure_answer.ComparedOptions:
     ns = {name: each.ns for name, each in found.items()}
-    names = order(ns)
-    pairs = tuple(pair(names[0], name, ns) for name in names[1:])
-    further = tuple(pair(faster, slower, ns) for faster, slower in combinations(names[1:], 2))
+    names = estimate.order(ns)
+    pairs = tuple(estimate.pair(names[0], name, ns) for name in names[1:])
+    further = tuple(estimate.pair(faster, slower, ns) for faster, slower in combinations(names[1:], 2))
     ties = [each for each in pairs if not each.sure]
     rest = [each for each in pairs if each.sure]
     headline = max(ties, key=lambda each: each.ratio.width) if ties else next(iter(rest), None)  # what is open
-    shares = fastest_shares(ns)
+    shares = estimate.fastest_shares(ns)
     options = tuple(_option(name, found[name], shares[name], worlds) for name in names)
     values = ns[headline.slower] / ns[headline.faster] if headline else ns[names[0]]
     read = {
@@ -204,20 +183,20 @@ def _place(
     by_draws = clean[headline.slower] / clean[headline.faster] if headline else clean[names[0]]
     timed = _what_is_timed(found[names[0]])
     sentence = sure_answer.order_of_options(names, ties, rest, options, worlds.samples, timed)
-    if unknown := refuse_shares(len(draws), worlds.samples):
+    if unknown := estimate.refuse_shares(len(draws), worlds.samples):
         return sure_answer.ComparedOptions(
             of=of, options=options, pairs=pairs, headline=headline, sentence=sentence, indices=(), measurements=(),
             samples=ns, further=further, unknown=unknown, timed=timed,
         )  # fmt: skip
-    expansion = expand(draws, by_draws)
-    rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
+    expansion = estimate.expand(draws, by_draws)
+    rates = {name: estimate.expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
     rates = {name: _scale(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
     system = found[names[0]].run.system
     no_die = "" if system.launch == "gpu" else system.compute.calibration or DEFAULT_CALIBRATION
     measured = tuple(replace(each, no_die=no_die) for each in measured)
     off_centre = tuple(_off_centre(of, options, ns, rates, draws, named))
-    found_indices = _with_layers(indices(expansion, draws, by_draws), by_draws, values)
+    found_indices = _with_layers(estimate.indices(expansion, draws, by_draws), by_draws, values)
     return sure_answer.ComparedOptions(
         of=of, options=options, pairs=pairs, headline=headline, sentence=sentence, indices=found_indices,
         measurements=measured, samples=ns, further=further, unknown="", timed=timed, off_centre=off_centre,
@@ -232,7 +211,7 @@ def _off_centre(
     of: Mapping[str, Any],
     options: Sequence[sure_answer.Option],
     ns: Mapping[str, np.ndarray],
-    rates: Mapping[str, Expansion],
+    rates: Mapping[str, estimate.Expansion],
     draws: Mapping[str, np.ndarray],
     named: Mapping[str, Quantity],
 ) -> Iterable[str]:
@@ -270,7 +249,9 @@ def _what_is_timed(found: InWorlds) -> str:
     return f"time of {phase}" if ran == every else f"time of {phase} in the {ran} of {every} MoE layers that ran"
 
 
-def _with_layers(found: Sequence[Index], by_draws: np.ndarray, values: np.ndarray) -> tuple[Index, ...]:
+def _with_layers(
+    found: Sequence[estimate.Index], by_draws: np.ndarray, values: np.ndarray
+) -> tuple[estimate.Index, ...]:
     """Indices of a value, float64[world], of which ``by_draws`` is what draws decide, with that of the sample of layers
     (error: of a ratio of two variances of so many worlds, each known to the root of 2 / worlds).
     """
@@ -279,26 +260,26 @@ def _with_layers(found: Sequence[Index], by_draws: np.ndarray, values: np.ndarra
         return tuple(found)
     others = min(1.0, drawn / whole)
     error = others * 2 / float(np.sqrt(len(values)))
-    layers = Index(sure_answer.LAYERS, 1 - others, error, 1 - others, error)
+    layers = estimate.Index(sure_answer.LAYERS, 1 - others, error, 1 - others, error)
     with_unit = [each._replace(**{name: value * others for name, value in each._asdict().items() if name != "name"})
               for each in found]  # fmt: skip
     return tuple(sorted([*with_unit, layers], key=lambda each: (-each.total, each.name)))
 
 
-def _scale(expansion: Expansion, by: float) -> Expansion:
-    return Expansion(expansion.names, expansion.degrees, expansion.coefficients * by, expansion.left * by * by)
+def _scale(expansion: estimate.Expansion, by: float) -> estimate.Expansion:
+    return estimate.Expansion(expansion.names, expansion.degrees, expansion.coefficients * by, expansion.left * by * by)
 
 
 def _option(name: str, found: InWorlds, fastest: float, worlds: Worlds) -> sure_answer.Option:
     rate = found.row["throughput_tokens_per_s"]
-    tokens, paid = interval(found.tokens_per_s) if rate else None, _economics(found, worlds)
+    tokens, paid = estimate.interval(found.tokens_per_s) if rate else None, _economics(found, worlds)
     return sure_answer.Option(
-        name=name, value_ns=found.value_ns, ns=interval(found.ns), value_tokens_per_s=rate, tokens_per_s=tokens,
-        fastest=fastest, agreement=found.agreement, economics=paid,
+        name=name, value_ns=found.value_ns, ns=estimate.interval(found.ns), value_tokens_per_s=rate,
+        tokens_per_s=tokens, fastest=fastest, agreement=found.agreement, economics=paid,
     )  # fmt: skip
 
 
-def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interval]]:
+def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, estimate.Interval]]:
     """Energy of a token and price of the machine, in all worlds: bytes and FLOP are those of the run, its time that of
     the world, coefficients are drawn beside (`archsim.uncertainty.system_quantities.economics_of`), and so is the
     machine.
@@ -317,12 +298,12 @@ def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interv
         machine = build_costs(world.system, known)
         values["energy_per_token_j"].append(sums.sum(energy_of(slower, machine, known).values()) / activity.tokens)
         values["cost_usd"].append(sums.sum(machine.usd.values()))
-    return {name: (float(row[name]), interval(np.array(each))) for name, each in values.items()}
+    return {name: (float(row[name]), estimate.interval(np.array(each))) for name, each in values.items()}
 
 
 def measurements(
-    expansion: Expansion,
-    rates: Mapping[str, Expansion],
+    expansion: estimate.Expansion,
+    rates: Mapping[str, estimate.Expansion],
     draws: Mapping[str, np.ndarray],
     values: np.ndarray,
     named: Mapping[str, Quantity],
@@ -331,11 +312,11 @@ def measurements(
     interval nor could change which option is chosen are left out. ``expansion``: of the value; ``rates``: of the
     throughput of each option; ``named``: by key.
     """
-    found, before = [], interval(values)
+    found, before = [], estimate.interval(values)
     for name, command in uncertainty.load_widths().commands.items():
         known = sorted({each.draws_as for each in named.values() if each.measured_by == name} & set(draws))
         if known:
-            after, worth = narrow(expansion, draws, values, known), worth_knowing(rates, draws, known)
+            after, worth = estimate.narrow(expansion, draws, values, known), estimate.worth_knowing(rates, draws, known)
             if after.width < sure_answer.NARROWER * before.width or worth > sure_answer._LEAST_WORTH:
                 found.append(sure_answer.Measurement(command, tuple(known), after, worth))
     return tuple(sorted(found, key=lambda each: (each.narrowed.width - before.width) / each.command.minutes))

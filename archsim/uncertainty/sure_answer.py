@@ -98,7 +98,6 @@ class ComparedOptions:
 
     @property
     def ratio(self) -> Interval:
-        """The ratio of the headline. With a single option, its time."""
         return self.options[0].ns if self.headline is None else self.headline.ratio
 
 
@@ -132,9 +131,7 @@ class Sure(tables.Shown):
         return f"{self.places[0].name}: {first} Of {len(self.places)} cases, {many} a sure winner."
 
     def as_answer(self) -> Answer:
-        """The answer; then the sentence of every place, tables of its options and of what it depends on, and what to
-        measure. Places with the same numbers share them.
-        """
+        """Sentences and tables of every place and what to measure; places with equal numbers share them."""
         equal: dict[str, tuple[list[Part], list[Part]]] = {}  # by all that is printed: its names, and it
         for place in self.places:
             options = [
@@ -169,7 +166,6 @@ class Sure(tables.Shown):
         return tables.Table(columns, tuple(texts))
 
     def to_pandas(self) -> DataFrame:
-        """`table` as a pandas DataFrame, with one row for each option."""
         return self.table().to_pandas()
 
     def plain(self) -> dict[str, Any]:

@@ -17,16 +17,12 @@ FILE, JSON, PAGE = "sure.csv", "sure.json", "sure.html"
 
 
 def write_sure(found: Sure, folder: Path) -> Path:
-    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page. Equal results give equal
-    bytes.
-    """
+    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page."""
     return write_files(found.table(), found.plain(), {"found": found, **section_of(found)}, folder)
 
 
 def write_files(table: tables.Table, plain: Mapping[str, Any], context: Mapping[str, Any], folder: Path) -> Path:
-    """The three files of worlds, of runs or of served requests. ``plain``: as JSON; ``context``: of the page, as
-    `section_of` has it.
-    """
+    """The three files of samples. ``plain``: as JSON; ``context``: of the page, as `section_of` has it."""
     files.own_folder(folder)
     table.write_csv(folder / FILE)
     files.write_text(folder / JSON, json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
@@ -66,7 +62,6 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
 
 
 def whiskers(place: ComparedOptions) -> plots.Bars:
-    """Time of every option: its median and its central 90 %."""
     ends = [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options]
     return sample_figures.option_times(f"{place.name}: {place.timed}", ends)
 

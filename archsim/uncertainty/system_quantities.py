@@ -43,9 +43,7 @@ _MEASURED_BY = {
 
 
 class SystemQuantity(NamedTuple):
-    """A quantity of a scenario's system. ``path``: of attributes, where its value stands; ``factors``: whether a draw
-    multiplies what stands there, in place of being it.
-    """
+    """``path``: of attributes, where its value stands; ``factors``: a draw multiplies what stands there."""
 
     quantity: Quantity
     path: tuple[str, ...]
@@ -75,16 +73,13 @@ def exact_of(system: SystemSpec) -> list[str]:
 
 
 def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list[Quantity]:
-    """What a system's numbers may be, by their own ranges and by the defaults of their kinds; without those of
-    executors of decisions that it does not have.
-    """
+    """Ranges of a system's numbers, own or by kind; without executors of decisions that it does not have."""
     others = [f"system.decision.{name}." for name in _EXECUTORS if name != system.decision.executor]
     every = [each.quantity for each in _written(system, None, widths or load_widths())]
     return [each for each in every if not each.key.startswith(tuple(others))]
 
 
 def _unread(scenario: Scenario, engine: str) -> list[str]:
-    """Patterns of the keys that the run does not read."""
     run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
     found = [pattern for row in ROWS if row.message(run) for pattern in row.keys]
     decides = scenario.assumptions.decision_cost == "charged" and scenario.system.decision.executor == "host"
@@ -93,9 +88,7 @@ def _unread(scenario: Scenario, engine: str) -> list[str]:
 
 
 def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
-    """Numbers with a range of their own, and those whose kind has a default; without those of links between carriers,
-    where one carrier has room for all dies.
-    """
+    """Numbers with a range, own or by kind; without links between carriers where one holds all dies."""
     alone = fabrics.carriers_needed(system) == 1
     for key, path, spec, name, dimension in _numbers(system):
         if alone and key.startswith("system.d2d.off_carrier."):
@@ -140,14 +133,11 @@ def _kind(key: str, dimension: Dimension) -> str:
 
 
 def _is_belief(key: str, scenario: Scenario | None) -> bool:
-    """Whether a number is what a policy believes, not what the machine does."""
     return key == "system.compute.efficiency" and scenario is not None and scenario.assumptions.gemm != "roofline"
 
 
 def _is_timed(key: str, scenario: Scenario | None) -> bool:
-    """Whether a number is in the times of kernels that were measured on this very GPU, and in little else: `_off` has
-    what these may be off, to both sides.
-    """
+    """Whether a number is in kernels' times measured on this very GPU, which `_off` has, and in little else."""
     if key != "system.hbm.efficiency" or scenario is None or scenario.system.launch != "gpu":
         return False
     kernels = scenario.assumptions.gemm in ("grouped", "calibrated")
@@ -177,7 +167,6 @@ def _within(spec: Spec, name: str, distribution: Distribution) -> Distribution:
 
 
 def measurable(quantity: Quantity) -> Quantity:
-    """The quantity with the command that measures it."""
     for pattern, command in _MEASURED_BY.items():
         if fnmatchcase(quantity.draws_as, pattern) or fnmatchcase(quantity.key, pattern):
             return replace(quantity, measured_by=command)
@@ -223,9 +212,7 @@ def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Sys
 
 
 def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
-    """What measured transfers may be off: kernels of dispatch and combine and collectives of GPUs, or copies of slices
-    over the links of a die.
-    """
+    """What measured transfers may be off: dispatch, combine, collectives, or copies over links of a die."""
     system, assumptions = scenario.system, scenario.assumptions
     if system.endpoint is not None and assumptions.activations == "dispatched":
         low, high = mesh_laws.other_versions(system)
@@ -252,9 +239,7 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
 
 
 def _way_of_collective(system: SystemSpec, op: str) -> str:
-    """How the law of the nearest number of ranks was had: on the GPU itself, on one that multiplies the same dtypes, as
-    those of a generation do, or on another.
-    """
+    """How the nearest law was had: on this GPU, on one that multiplies the same dtypes, or on another."""
     own = calibration_named(own_calibration(system))
     tables = [table for table in own.collectives if table.of.get("op") == op and "num_gpus" in table.of]
     if not tables:
@@ -293,9 +278,7 @@ def _off(
 
 
 def economics_of(coefficients: Coefficients) -> list[Quantity]:
-    """Prices, areas and energies, by their own ranges: the value is the most likely. Those that a user set have none,
-    and are exact.
-    """
+    """Prices, areas, energies, by their ranges; the value is the most likely. A user's own are exact."""
     return [
         Quantity(f"economics.{name}", each.value, each.unit, each.source,
                  Distribution("triangular", each.low, each.value, each.high))

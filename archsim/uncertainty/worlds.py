@@ -75,9 +75,7 @@ class Worlds:
         return self._found[key][1]
 
     def runs(self, run: Run, engine: str, most: int | None = None) -> list[Run]:
-        """A run in every world, or in the first ``most``. ``engine``: of the experiment, which says what is read; so
-        that another engine has the same worlds.
-        """
+        """A run in every sample, or the first ``most``. ``engine``: of the experiment, which says what is read."""
         parts = run.system, run.model, run.policy, run.assumptions, run.workload
         key = (*map(id, parts), run.batch, run.engine, engine)
         if key not in self._runs:
@@ -117,7 +115,6 @@ def drawn(
 
 
 def value_of(quantity: Quantity, draws: Mapping[str, np.ndarray], sample: int) -> float:
-    """A quantity in a world."""
     return float(quantity.distribution.at(draws[quantity.draws_as][sample : sample + 1])[0])
 
 

@@ -1,9 +1,6 @@
-"""How far simulated serving is from what was measured: results of users and of public benchmarks, each simulated.
-
-A point is one measured run: a closed or an open loop of requests of some lengths on a deployment, with its mean (else
-median) TTFT and TPOT. Tables of InferenceX have the deployment in their rows; a result of a load generator has none, so
-that a file of ``archsim serve`` says it. Each point is served as that file would be: the errors are those that a user
-meets. Constants of the host were fitted on some of the public points; docs/accuracy.md has errors by cross-validation.
+"""How far simulated serving is from results of users and public benchmarks. A point is one measured run with mean (else
+median) TTFT and TPOT, on the deployment of its row (InferenceX) or of a file. Constants of the host were fitted on some
+of the public points; docs/accuracy.md has errors by cross-validation.
 """
 
 from __future__ import annotations
@@ -34,9 +31,7 @@ if TYPE_CHECKING:
 
 
 class JudgedPoint(NamedTuple):
-    """A point with what was simulated, in ms and tokens a second; ``ranges``: of measured means as every page prints
-    them, of TTFT and TPOT; None where there are none. ``refused``: why it was not simulated; ''.
-    """
+    """A point beside simulation, ms and tokens/s; ``ranges``: printed for TTFT and TPOT; ``refused``: why, or ''."""
 
     point: MeasuredPoint
     ttft: float | None = None
@@ -60,7 +55,6 @@ class JudgedPoint(NamedTuple):
 
 
 def simulated_point(point: MeasuredPoint) -> JudgedPoint:
-    """Serve what was measured."""
     if point.given is None:
         return JudgedPoint(point, refused=point.refused)
     try:
@@ -149,9 +143,7 @@ def table_of(cells: Sequence[AccuracyCell]) -> tables.Table:
 
 
 def worse(before: Path, now: Sequence[AccuracyCell]) -> list[str]:
-    """Cells whose median error grew by more than 2 points and by more than 10 % of it against a table of this command
-    (or of docs/accuracy.csv), in words. Raises TraceError for a file that is no such table.
-    """
+    """Cells that got worse by over 2 points and 10 % against a table of this command. TraceError for no such table."""
     with before.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     known = {}
@@ -226,7 +218,6 @@ class ServedAccuracy(tables.Shown):
         return f"ServedAccuracy({summary(self)})"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per point."""
         import pandas
 
         return pandas.DataFrame([row_of(each) for each in self.judged])
@@ -274,9 +265,7 @@ def validate_served(
     jobs: int = 1,
     report: Callable[[str], None] = lambda text: None,
 ) -> ServedAccuracy:
-    """Read, simulate and compare all points; ``most_clients``: leave closed loops of more out. Raises TraceError and
-    SpecError for files that cannot be read.
-    """
+    """Simulate all points; ``most_clients``: skip closed loops of more. Raises TraceError and SpecError."""
     read = [read_served(path, deployment, name, unit) for path in paths]
     points = [
         each for one in read for each in one.points
@@ -310,7 +299,6 @@ def write_page(found: ServedAccuracy, path: Path) -> None:
 
 
 def _far_points(found: ServedAccuracy) -> Iterator[str]:
-    """Points that are far off, in words, the farthest first."""
     off = [(abs(error), at, error) for at, each in enumerate(found.judged) if (error := each.error("tpot")) is not None]
     for size, at, error in sorted(off, reverse=True)[:MOST_FAR]:
         each = found.judged[at]
@@ -320,9 +308,7 @@ def _far_points(found: ServedAccuracy) -> Iterator[str]:
 
 
 def cases_of(judged: Iterable[JudgedPoint]) -> pandas.DataFrame:
-    """A row for each time of a point that was simulated, with `KEYS` and ``where``. None counts as unseen: constants of
-    the host were fitted on some of the public points.
-    """
+    """A row for each time of a point with `KEYS` and ``where``. None counts as unseen (constants were fitted)."""
     found, own = [], []
     for each in judged:
         for name, unit in zip(TIMES, ("ms", "ms", "tokens/s"), strict=True):

@@ -1,9 +1,5 @@
-"""The host's constants that a measured run implies: fitted to its first half where it has single requests, and judged
-on the other.
-
-Least squares of logarithms of times. What a run cannot tell apart stays as the engine's constants are, to which a weak
-prior draws; the engine's factors on laws, of iterations without and with prompts, move only where no constant of the
-host can close the gap.
+"""The host's constants that a measured run implies: fitted to its first half of single requests, tested on the other.
+Least squares of logarithms of times, with the engine's constants as a weak prior; factors on laws move last.
 """
 
 from __future__ import annotations
@@ -89,7 +85,6 @@ def _under_load(serving: Serving, run: MeasuredRun) -> Serving:
 
 
 def compare_run(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
-    """A simulated run beside a measured one."""
     measured, simulate_requests, rows = run.values, bench(outcome), []
     chunks = _tokens_a_chunk(run, outcome)
     keys = [f"{kind}_{name}_ms" for name in METRICS for kind in ("mean", "median", "p99")]
@@ -103,9 +98,7 @@ def compare_run(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
 
 
 def _tokens_a_chunk(run: MeasuredRun, outcome: Outcome) -> str:
-    """Why gaps that were measured are not those between tokens, in words: fewer gaps than tokens; '' if they are, and
-    where drafts make several tokens of an iteration one gap in the simulation, too.
-    """
+    """Why measured gaps are not those between tokens: fewer gaps than tokens; '' if they are, or with drafts."""
     if outcome.served.totals["drafted"]:
         return ""
     if run.lists is not None and run.gaps:
@@ -194,8 +187,6 @@ def calibrate_host(serving: Serving, path: Path, report: Callable[[str], None] =
 
 
 def with_host(deployment: Deployment, host: Host) -> Deployment:
-    """A deployment with other host constants: its tables keep their laws."""
-
     def of(built: Built) -> Built:
         table = built.pool.table._replace(host=host.of_iterations(deployment.scheduler.max_num_seqs))
         return built._replace(pool=built.pool._replace(table=table))

@@ -105,9 +105,7 @@ def gpustack_points(where: str, row: Mapping[str, Any], base: dict[str, Any] | N
 
 
 def _clients_of(row: Mapping[str, Any]) -> int:
-    """Requests that are under way on average (Little's law), where they are so few that a client's limit and not the
-    end of the run says how many; else all of them.
-    """
+    """Requests under way on average (Little's law), if few enough to be a client's limit; else all of them."""
     requests = float(row["ok"])
     each_ms = (number_of(row, "ttft") or 0.0) + (number_of(row, "tpot") or 0.0) * (float(row["output"]) / requests - 1)
     # As clients end one after the other, 5 % fewer are under way than there are.

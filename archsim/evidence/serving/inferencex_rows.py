@@ -223,9 +223,7 @@ MEASURED = ("ttft", "tpot", "n_repeats", "measured", "image", "warmed_up", "pref
 
 
 def with_batches(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of pools with the largest batch of their decode engines (`decode_most`); rows of one deployment differ in
-    their clients alone.
-    """
+    """Rows of pools with their deployment's largest decode batch (`decode_most`); they differ in clients alone."""
     if "decode_workers" not in rows[0]:
         return list(rows)
     deployments: dict[tuple, list[int]] = {}

@@ -109,10 +109,9 @@ class Read(NamedTuple):
 
 
 def read_served(path: Path, deployment: Source | None = None, name: str | None = None, unit: str | None = None) -> Read:
-    """Measured points of a file, in the format ``name``, or in that which its keys show. ``deployment``: a file of
-    ``archsim serve``, for formats that have none. ``unit``: of its times, of UNITS; None: that of the format, if rates
-    do not contradict it. Raises TraceError for files of no format, or whose times cannot be in that unit, SpecError for
-    an unknown name, or where a deployment is needed.
+    """Measured points of a file, in the format ``name`` or that of its keys. ``deployment``: for formats without;
+    ``unit``: of its times, of UNITS. Raises TraceError for no format or impossible times, SpecError for an unknown
+    name, or where a deployment is needed.
     """
     if unit is not None and unit not in UNITS:
         raise SpecError(f"--time-unit: unknown {unit!r} (known: {', '.join(UNITS)})")

@@ -246,9 +246,7 @@ def number_of(row: Mapping[str, Any], key: str, scale: float = 1.0) -> float | N
 
 
 def _of_guidellm(each: Mapping[str, Any]) -> dict[str, Any]:
-    """A benchmark of a report (``benchmarks.json``), whose metrics have successful, incomplete and errored requests
-    apart.
-    """
+    """A benchmark of ``benchmarks.json``, with metrics of successful, incomplete and errored requests."""
     metrics, strategy = each["metrics"], _strategy(each)
 
     def mean(name: str) -> float | None:

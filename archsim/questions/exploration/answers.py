@@ -12,9 +12,7 @@ DIGITS = 9  # of values that are the same
 
 @dataclass(frozen=True)
 class EqualDesigns:
-    """Designs of one model with the same value of every objective. ``point``: the first of them; ``axes``: those in
-    which the others differ from it, which matter to no objective.
-    """
+    """Designs of a model with equal objectives. ``point``: the first; ``axes``: in which others differ."""
 
     point: Candidate
     others: tuple[Candidate, ...]
@@ -52,9 +50,7 @@ def collapse_sentence(points: Sequence[Candidate], objectives: Sequence[str]) ->
 
 
 def wanted_designs(found: Exploration) -> dict[str, Candidate]:
-    """Heading → design: within each budget the best by the first objective, then the best by every objective; with
-    several models, of each.
-    """
+    """Heading → design: within each budget the best by each objective; with several models, of each."""
     first = found.spec.objectives[0]
     named: dict[str, Candidate | None] = {}
     for model in found.models:
@@ -65,7 +61,6 @@ def wanted_designs(found: Exploration) -> dict[str, Candidate]:
 
 
 def budget_of(objective: str, text: str) -> str:
-    """The heading of the best design within a budget."""
     return f"best {objective} with {text}"
 
 

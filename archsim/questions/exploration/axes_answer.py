@@ -1,9 +1,6 @@
-"""The first sentences of a sweep with axes: what the best value of a key gains over the first one, which values equal
-it and the cheapest of these, from where on a part of a policy adds nothing, and what random draws cost.
-
-Axes of work (``workload``, ``model``, ``assumptions``) are never choices: runs are compared where these are equal.
-Axes of draws (wafers, dead dies, seeds) are no choices either: their values are samples of a distribution. All others
-are keys of a design. Each design counts with its fastest policy.
+"""The first sentences of a sweep with axes: gain of the best value of a key, its equals, the cheapest, and what draws
+cost. Axes of work (``workload``, ``model``, ``assumptions``) and of draws (wafers, seeds) are never choices; each
+design counts with its fastest policy.
 """
 
 from __future__ import annotations
@@ -78,7 +75,6 @@ class Case:
     runs: Mapping[tuple[int, ...], Mapping[str, tuple[Ran, ...]]]
 
     def best(self, design: tuple[int, ...]) -> str:
-        """Its fastest policy, by the median over draws."""
         policies = self.runs[design]
         return max(policies, key=lambda name: float(np.median([_rate(each) for each in policies[name]])))
 
@@ -92,7 +88,6 @@ def _rate(ran: Ran) -> float:
 
 
 def _whole_rate(ran: Ran) -> float:
-    """Tokens/s by whole iterations, of a run that has them."""
     return float(ran.row["batch"] * 1e9 / ran.row["iteration_ns"])
 
 
@@ -154,9 +149,7 @@ class Drawn:
     samples: int  # 0: none
 
     def rates(self, ran: Ran, whole: bool = False) -> np.ndarray | None:
-        """float64[sample] tokens/s of MoE layers, or of ``whole`` iterations; None for a run that has none. Of one
-        sample, the run itself, without draws.
-        """
+        """float64[sample] tokens/s of MoE layers, or of ``whole`` iterations; None for a run that has none."""
         slower = np.ones(1)
         if self.samples:
             if (each := self.found.get(ran.number)) is None:
@@ -208,9 +201,7 @@ def _cases(plan: SweepPlan, rows: Sequence[Row]) -> list[Case]:
 
 
 def _asked(plan: SweepPlan, axes: Axes, cases: Sequence[Case]) -> list[Ran]:
-    """The runs that are sampled: of every case that is named, the first design and the fastest ones, each with its
-    fastest policy, and both policies of the pair of the first case.
-    """
+    """The runs that are sampled: of every named case the first and the fastest designs, and the pair of the first."""
     found: dict[int, Ran] = {}
 
     def ask(runs: Sequence[Ran]) -> None:
@@ -237,9 +228,7 @@ def _sampled(selection: Selection, asked: Sequence[Ran], samples: int, jobs: int
 
 
 def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_first: Case) -> str:
-    """``with topology switch, w48 decodes … 1.16 × (1.05–1.25) as fast as with mesh``, without a full stop; '' with
-    nothing to compare. ``of_first``: the case of which the sentence speaks first.
-    """
+    """``with topology switch, w48 decodes … 1.16 × (1.05–1.25) as fast as with mesh``; '' with nothing to compare."""
     first = case is of_first
     label = _labels(plan, axes, case)
     able = {
@@ -310,7 +299,6 @@ def _whole_gain(drawn: Drawn, one: Ran, other: Ran) -> tuple[float, float, float
 
 
 def _ends(found: Interval, value: float) -> tuple[float, float, float]:
-    """The value without draws and its range, which has it inside."""
     return value, min(found.p05, value), max(found.p95, value)
 
 
@@ -321,9 +309,7 @@ def _for_the_price(
     drawn: Drawn, able: Mapping[tuple[int, ...], tuple[Ran, np.ndarray]], label: Label, chosen: tuple[int, ...],
     over: tuple[int, ...],
 ) -> str:  # fmt: skip
-    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price, so take switch``,
-    chosen by whole iterations where both have them. '' where the best costs hardly more than what it is compared with.
-    """
+    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price``, or ''."""
 
     def price(design: tuple[int, ...]) -> float:
         return float(able[design][0].row["cost_usd"])
@@ -361,7 +347,6 @@ def _short(path: tuple[str, ...]) -> str:
 
 
 def _labels(plan: SweepPlan, axes: Axes, case: Case) -> Label:
-    """How a design is called: its values of the keys, with their names where several vary."""
     names = [(place, axis) for place, at in enumerate(axes.keys) for axis in plan.sweep.groups[at].axes]
     varying = [(place, axis) for place, axis in names if len({each[place] for each in case.runs}) > 1] or names
 
@@ -401,9 +386,7 @@ def _tied(
 
 
 def _pair_of(plan: SweepPlan, axes: Axes, case: Case) -> tuple[str, str, str] | None:
-    """(policy with a part, the same without it, the part): of prediction, where the policy without it is fastest; None
-    without a key of numbers, or without such policies.
-    """
+    """(policy with a part, without it, the part): of prediction, where that is fastest; None without such policies."""
     if len(axes.keys) != 1 or len(plan.sweep.groups[axes.keys[0]].axes) != 1 or len(case.runs) < 2:
         return None
     label = _labels(plan, axes, case)
@@ -424,7 +407,6 @@ def _pair_of(plan: SweepPlan, axes: Axes, case: Case) -> tuple[str, str, str] | 
 
 
 def _differ_in(policy: PolicySpec, without: PolicySpec) -> bool:
-    """Whether two policies differ in their prediction alone."""
     return all(getattr(policy, part) == getattr(without, part) for part in RULE_TYPES if part != "prediction")
 
 
@@ -465,7 +447,6 @@ def _pair_clause(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn) -> str:
 
 
 def _start(gains: np.ndarray) -> int:
-    """Position from which on no gain is above PLATEAU; the number of gains where the last one is."""
     above = np.flatnonzero(gains > 1 + PLATEAU)
     return int(above[-1]) + 1 if len(above) else 0
 
@@ -535,9 +516,7 @@ def _over_draws(selection: Selection, axes: Axes, cases: Sequence[Case]) -> Axes
 
 
 def _damage_sentence(selection: Selection, axes: Axes, case: Case) -> str:
-    """``defects cost 4.1 % (1.2–9.0 %) of the throughput …``, of the design with the most throughput over all
-    machines that were made.
-    """
+    """``defects cost 4.1 % (1.2–9.0 %) of the throughput …``, of the fastest design over all machines made."""
     plan = selection.plan
     made = _draw_count(plan, axes)
     by_design = {

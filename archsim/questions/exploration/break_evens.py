@@ -1,7 +1,5 @@
-"""Where a step of an axis pays: the next level of it, in designs that are equal otherwise, by yield over price.
-
-A step pays where the first objective gets better by a larger factor than the machine's price grows. All values are
-the analytical engine's, which runs every design. An objective that has area, power or price in it is taken as it is.
+"""Where a step of an axis pays: the next level of it in otherwise equal designs improves the first objective by a
+larger factor than the price grows, on the analytical engine. An objective with area, power or price counts as it is.
 """
 
 from __future__ import annotations
@@ -127,9 +125,7 @@ def _sentence(pairs: Sequence[DesignPair], found: Exploration, axis: str) -> str
 
 
 def _threshold(pairs: Sequence[DesignPair], axis: str, found: Exploration) -> str:
-    """``above hbm.bandwidth 2 TB/s``, ``with topology torus``: the level of another axis that parts pairs that pay from
-    those that do not; empty if none does.
-    """
+    """``above hbm.bandwidth 2 TB/s``: the level of another axis from which pairs pay; empty if none parts them."""
     levels = [level.name for level in levels_of_axis(found.points, axis)]
     pays = {level: {pair.pays for pair in pairs if pair.before.axes[axis] == level} for level in levels}
     if any(len(each) != 1 for each in pays.values()):

@@ -80,7 +80,6 @@ class Exploration(tables.Shown):
 
     @cached_property
     def known(self) -> tuple[Candidate, ...]:
-        """The points that the event engine ran."""
         return tuple(point for point in self.points if point.engine == "event")
 
     @cached_property
@@ -89,13 +88,10 @@ class Exploration(tables.Shown):
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """Names, in the order of the points."""
         return tuple(dict.fromkeys(point.model for point in self.points))
 
     def best(self, text: str | None, objective: str, model: str | None = None) -> Candidate | None:
-        """The best known design by an objective, within a budget and of a model if one is given; of all points, by the
-        analytical engine, where the event engine ran none of them.
-        """
+        """The best known design by an objective, within a budget and of a model if one is given."""
         budget = parse_constraint(text) if text else None
         sense = sense_of(objective)
         own = [point for point in self.points if model is None or point.model == model]
@@ -132,11 +128,7 @@ def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
-    """Every objective of a run, NaN if it has none.
-
-    All are for all MoE layers of the model, as throughput and energy per token are, so that throughput times energy is
-    power. If fewer layers ran, the time of decode is for those, and is divided by their share.
-    """
+    """Every objective of a run, NaN if none, for all MoE layers: decode time over the share of layers that ran."""
     values = {name: np.nan if row[column] is None else 1.0 * row[column] for name, (column, _) in OBJECTIVES.items()}
     return values | {"time": values["time"] / _share(model, row)}
 
@@ -156,6 +148,5 @@ def band_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def ranges_of(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Objectives that have a range in a row of results, energy and power: low and high."""
     ends = {name: (row.get(f"{column}_low"), row.get(f"{column}_high")) for name, (column, _) in OBJECTIVES.items()}
     return {name: (low, high) for name, (low, high) in ends.items() if low is not None and high is not None}

@@ -42,10 +42,8 @@ ANALYTICAL, EVENT, WORLDS = "analytical", "event", "worlds"
 def explore(
     plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
 ) -> Exploration:
-    """Find the front of a sweep. Raises as ``archsim.runs.sweep.sweep``.
-
-    ``plan``: with the analytical engine; ``watching``: returns a context manager that gives a watcher, once per stage.
-    Finished runs are kept in ``folder`` and reused.
+    """Find the front of a sweep; finished runs are kept in ``folder``. ``plan``: with the analytical engine;
+    ``watching``: gives a context manager with a watcher, once per stage. Raises as ``archsim.runs.sweep.sweep``.
     """
     plan = plan_of(plan)
     judge = Judge(spec, prices.Coefficients().change(spec.coefficients))
@@ -95,9 +93,7 @@ def explore(
 
 
 class _Cheap(NamedTuple):
-    """Points that the analytical engine ran, their rows by number, how many points each constraint dropped, and what
-    pages say of how they were chosen.
-    """
+    """Points that the analytical engine ran, rows by number, how many each constraint dropped, and notes for pages."""
 
     points: list[Point]
     rows: Mapping[int, Row]
@@ -125,7 +121,6 @@ class Judge:
         return with_expressions(own, self.spec.objectives, self.slower.get(point.index))
 
     def estimate(self, point: Point, row: Row) -> Row:
-        """The row with energy, area and price by these coefficients."""
         own = energy.economics(
             energy.activity_of(point.model, row), prices.build_costs(point.system, self.coefficients), self.coefficients
         )
@@ -153,9 +148,7 @@ SCALED = "mean_of_machines"  # key of rows of designs of drawn machines: that th
 
 
 def of_designs(plan: SweepPlan, ran: _Cheap) -> tuple[_Cheap, dict[int, float]]:
-    """Designs in the place of the machines that were drawn of each: of its working machines the median one, whose
-    throughput stands for the mean of all that were made, scrapped ones with 0; and point → that mean over its own.
-    """
+    """(the median working machine of each design with the mean over all made, point → mean over its own)."""
     at = next(at for at, group in enumerate(plan.sweep.groups) if group.axes[0].path == axes.WAFER)
     stride, made = prod(plan.sizes[at + 1 :]), plan.sizes[at]
     designs: dict[int, list[Point]] = {}
@@ -188,9 +181,7 @@ def _yielding(row: Row, yields: Mapping[int, float], index: int) -> Row:
 
 
 def _estimate_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: Any) -> _Cheap:
-    """The points that the analytical engine runs: all that the constraints keep; of a larger space those that a screen
-    leaves, where its points share plans, or that optuna proposes.
-    """
+    """The points that the analytical engine runs: all, or of a large space those of a screen or optuna."""
     spec = judge.spec
     if plan.combinations <= spec.analytical_runs:
         selection = select(plan, watcher.phase)
@@ -237,9 +228,7 @@ def _drawn(
     watcher: Any,
     notes: tuple[str, ...],
 ) -> tuple[list[Point], tuple[str, ...]]:
-    """The points nearest to the front, whose analytical runs are drawn in many worlds, the same for all; ``judge``
-    learns how much slower each is in every world.
-    """
+    """The points nearest to the front, run in samples; ``judge`` learns how much slower each is in every sample."""
     spec, maker = judge.spec, RunMaker(plan=plan)
     costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
     ran = np.flatnonzero(np.isfinite(costs).all(axis=1))
@@ -262,10 +251,7 @@ def _drawn(
 
 
 def _families(points: Sequence[Point]) -> np.ndarray:
-    """Families of points with similar analytical error: same model, policy, assumption set and topology.
-
-    int64[point].
-    """
+    """int64[point]: families with similar analytical error: same model, policy, assumption set and topology."""
     names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.kind_of_fabric) for each in points]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])

@@ -18,7 +18,6 @@ MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 
 
 def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[plots.PlotAxis, float]:
-    """A logarithmic axis of an objective over these values, and the worth of its unit."""
     worth, prefix = unit_shown(values, scales_of(unit_of_objective(objective)))
     return plots.PlotAxis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
 
@@ -96,9 +95,7 @@ def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, mod
 
 
 def over_key(found: Exploration, objective: str) -> plots.Points | None:
-    """An objective over the one key that was varied, a line with its band for each policy; None where several keys or
-    systems were varied, or the key's values are no quantities.
-    """
+    """An objective over the one key that was varied, a line for each policy; None without one key of quantities."""
     usable = [point for point in found.points if point.allowed and 0 < point.values[objective] < math.inf]
     varied = [axis for axis in found.axes if axis not in (MODEL, "policy")]
     if len(varied) != 1 or len(found.models) > 1 or not usable:
@@ -130,9 +127,7 @@ def over_key(found: Exploration, objective: str) -> plots.Points | None:
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
-    """The axes by their effect on an objective: from the lowest to the highest geometric mean of a level, over that of
-    all points. Effects within twice their error have the colour of ``within its error``.
-    """
+    """Axes by their effect on an objective, levels over the mean of all points; grey within twice their error."""
     rows = []
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)

@@ -62,9 +62,7 @@ def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[AxisLevel]:
 
 
 def effects(points: Sequence[Candidate], objective: str) -> list[AxisEffect]:
-    """The effects of every axis whose levels differ, the widest first. With several models, each is relative to its own
-    mean.
-    """
+    """Effects of every axis whose levels differ, the widest first; of several models, each relative to its own mean."""
     logs = np.array([np.log(value) if (value := point.values[objective]) > 0 else np.nan for point in points])
     known = np.isfinite(logs)
     if not known.any():

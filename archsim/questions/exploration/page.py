@@ -57,11 +57,7 @@ class Best:
 def write_exploration(
     found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str], folder: Path
 ) -> Path:
-    """Write ``index.html``, ``front.csv`` and ``designs/*.yaml``; returns the path of the page.
-
-    designs: point → experiment, resolved, for :func:`wanted`; pages: point → path of its report, relative to
-    ``folder``.
-    """
+    """Write ``index.html``, ``front.csv``, ``designs/*.yaml``. designs: point → experiment; pages: → report."""
     (folder / "designs").mkdir(parents=True, exist_ok=True)
     for index, tree in designs.items():
         files.write_text(folder / "designs" / f"point-{index}.yaml", dump_yaml(tree))
@@ -79,9 +75,7 @@ def with_units(text: str) -> str:
 
 
 def csv_of(found: Exploration) -> str:
-    """One row for every point that the event engine ran (of the front, if it ran none): its axes, objectives by both
-    engines, and its bottleneck.
-    """
+    """A row for every point that the event engine ran (of the front, if none): axes, objectives, bottleneck."""
     names = tuple(dict.fromkeys((*explore.OBJECTIVES, *found.spec.objectives)))
     units = [f"{name} ({unit_of_objective(name)})" for name in names]
     analytical = [f"{name}, analytical" for name in names]
@@ -146,7 +140,6 @@ def name_points(found: Exploration, note: str) -> str:
 
 
 def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
-    """The answer: the best design within the first budget, or of all; what matters; the break-evens of steps."""
     designs, unmet = wanted_designs(found), unmet_budgets(found)
     if not designs:
         return ["No design is allowed by the constraints."]
@@ -163,12 +156,10 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
 
 
 def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[EqualDesigns]:
-    """Rows of the table of designs: the front, designs of equal values as one, then others."""
     return [*merge_equal(found.front, found.spec.objectives), *(EqualDesigns(point, (), ()) for point in dominated)]
 
 
 def unmet_budgets(found: Exploration) -> list[str]:
-    """A sentence for every budget that no design keeps, with the range of its names over the designs."""
     said = []
     for budget in found.spec.budgets:
         if any(found.best(budget, found.spec.objectives[0], model) for model in found.models):
@@ -205,10 +196,7 @@ def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: M
 
 
 def _range(found: Exploration, objective: str, point: Candidate, design: Mapping[str, Any] | None) -> str:
-    """`` (20.0 k USD to 210 k USD)`` after price, energy or power of a design: with all coefficients at their bounds.
-
-    Empty for other objectives.
-    """
+    """`` (20.0 k USD to 210 k USD)``: price, energy or power with all coefficients at their bounds; else empty."""
     if objective in point.ranges:
         low, high = (amount(objective, end) for end in point.ranges[objective])
         return f" ({low} to {high})"
@@ -241,11 +229,7 @@ def write_points_page(
     plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path,
     answer: Sequence[str] = (),
 ) -> tuple[Path, tuple[str, ...]]:  # fmt: skip
-    """Write ``index.html`` beside the results, and the distribution of drawn machines; returns its path and the notes.
-    Equal results give equal bytes.
-
-    rows: rows of the results, with ``point``; answer: the first sentences.
-    """
+    """Write ``index.html`` and distributions of drawn machines; returns its path and notes."""
     rows = list(rows)
     found = view_of(plan, rows, dropped)
     wafers = write_distributions(plan, rows, folder)

@@ -16,10 +16,7 @@ PIVOTS = 32  # of many points: good ones that are held against all others first
 
 
 def as_costs(values: np.ndarray, senses: Sequence[str]) -> np.ndarray:
-    """``values: float64[point, objective]`` with objectives to maximise negated.
-
-    NaN becomes infinite: never on a front.
-    """
+    """float64[point, objective] with objectives to maximise negated; NaN becomes infinite: never on a front."""
     sign = np.array([1.0 if sense == "min" else -1.0 for sense in senses])
     costs = np.asarray(values, np.float64) * sign
     return np.where(np.isnan(costs), np.inf, costs)
@@ -56,10 +53,7 @@ def _any(conditions: Iterable[np.ndarray]) -> Any:
 
 
 def _front_of(costs: np.ndarray) -> np.ndarray:
-    """bool[point]: `pareto` of points that are all different and ordered by their costs, the first cost first.
-
-    ``costs: float64[objective, point]``.
-    """
+    """bool[point]: `pareto` of different points, sorted by costs. ``costs: float64[objective, point]``."""
     objectives, count = costs.shape
     if objectives < 2:
         return np.arange(count) == 0

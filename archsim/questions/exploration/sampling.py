@@ -1,7 +1,4 @@
-"""Sample a space that is too large to run completely: optuna proposes points from the results of others.
-
-NSGA-II (Deb et al., IEEE TEVC 6(2), 2002) over a point's index in every group of axes, as implemented in optuna.
-"""
+"""Points of a large space proposed from others' results: NSGA-II (Deb et al., IEEE TEVC 6(2), 2002) by optuna."""
 
 from __future__ import annotations
 
@@ -25,11 +22,7 @@ def sample_points(
     objectives: int,
     seed: int,
 ) -> list[Point]:
-    """At most ``count`` points that the sweep's constraints keep, ordered by number.
-
-    evaluate: costs of points, float64[objective] each, infinite for one that failed. Raises ArchsimError if optuna is
-    not installed.
-    """
+    """At most ``count`` points, by number. evaluate: float64[objective] costs, infinite: failed. ArchsimError."""
     try:
         import optuna
     except ImportError:

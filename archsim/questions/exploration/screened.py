@@ -1,6 +1,4 @@
-"""From a screened space to the points that go on: those that are on the front by the analytical engine, or nearest to
-it. All are written to a file, in row groups.
-"""
+"""From a screened space to the points that go on: on the front by the analytical engine, or nearest to it."""
 
 from __future__ import annotations
 
@@ -25,10 +23,7 @@ _MEMBERS, _AT_ONCE = 64, 4096  # of the front, and points that are held against 
 def screened_points(
     screen: Screen, costs_of: Callable[[PointBlock], np.ndarray], count: int, folder: Path, watcher: Any
 ) -> list[int]:
-    """Numbers of about ``count`` points, shared evenly by the models; writes all that the constraints keep to ``FILE``.
-
-    ``costs_of``: of a block, float64[point, objective]. Raises ArchsimError if the constraints keep none.
-    """
+    """About ``count`` points, shared by the models; all kept ones go to ``FILE``. ArchsimError for none."""
     known: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def seen() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -63,11 +58,8 @@ def _chosen(blocks: list[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarr
 
 
 def nearest(costs: np.ndarray, front: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the front and of the points that it takes least to bring there, ``count`` of them, ascending.
-
-    ``costs: float64[point, objective]``, finite; ``front``: bool[point]. What it takes: the share of every cost after
-    which no point of the front is better in all; of a large front, an even sample of it is asked. Of a front of more
-    than ``count`` points, those that `_spread_over` it.
+    """Indices, ascending, of the front and the points that take the least share of every cost to reach it, ``count`` in
+    all; of a larger front `_spread_over`. ``costs: float64[point, objective]``, finite; ``front``: bool[point].
     """
     members = np.flatnonzero(front)
     if len(members) > count:
@@ -85,9 +77,7 @@ def nearest(costs: np.ndarray, front: np.ndarray, count: int) -> np.ndarray:
 
 
 def _spread_over(costs: np.ndarray, count: int) -> np.ndarray:
-    """Indices of ``count`` of these points, all on a front: the best by each objective and others at even ranks of it;
-    points of equal costs, after the first of them, only where there are not enough others.
-    """
+    """Indices of ``count`` points of a front: the best by each objective and others at even ranks; equal costs last."""
     _, first = np.unique(costs, axis=0, return_index=True)
     first.sort()
     if len(first) <= count:

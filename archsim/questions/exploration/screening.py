@@ -1,11 +1,6 @@
-"""Screen a space: objectives of every point by the analytical engine, many machines in one call.
-
-Points of a *family* differ only in rates and latencies of their machine, and share their plans
-(`archsim.engine.analytic.machines`). Their values are columns, never rows; `nearest` says which points go on to the
-search.
-
-Values are those of single runs: times to the bit, energy and price to rounding (a power of an array may differ from
-that of a number in its last digit).
+"""Screen a space: objectives of every point by the analytical engine, many machines in one call. Points of a *family*
+differ only in rates and latencies and share their plans. Times are those of single runs to the bit, energy and price to
+rounding.
 """
 
 from __future__ import annotations
@@ -74,7 +69,6 @@ class Screen:
 
     @property
     def family(self) -> int:
-        """Points of a family."""
         return prod(self.plan.sizes[at] for at in self._rated)
 
     def blocks(self) -> Iterator[PointBlock]:
@@ -86,7 +80,6 @@ class Screen:
                 yield block._replace(share=(at + block.share) / families)
 
     def _runs(self) -> Iterator[Run]:
-        """One of every family, its first point's."""
         for digits in product(*(range(self.plan.sizes[at]) for at in self._others)):
             number = sum(digit * self._strides[at] for digit, at in zip(digits, self._others, strict=True))
             yield from self._maker.runs([self.plan.point(number)])
@@ -109,7 +102,6 @@ class Screen:
 
     @cached_property
     def cells(self) -> dict[str, tuple[int, np.ndarray]]:
-        """Column of every rated axis → its group, and the cells of its digits."""
         columns = ((at, AxisColumn(axis)) for at, axis in self._axes())
         return {column.name: (at, np.array(column.cells())) for at, column in columns}
 

@@ -27,10 +27,7 @@ LEAST_ERROR = 0.01  # engines that have agreed so far may still differ by this, 
 
 @dataclass(frozen=True)
 class ObjectiveValues:
-    """``known: bool[point]`` that were run; ``values``: float64[point, objective], known or corrected.
-
-    ``front``: bool[point], all of them known.
-    """
+    """``known``, ``front``: bool[point], run or optimal; ``values``: float64[point, objective], known or corrected."""
 
     known: np.ndarray
     values: np.ndarray
@@ -41,11 +38,9 @@ class ObjectiveValues:
 def search(
     cheap: np.ndarray, families: np.ndarray, run: Callable[[Sequence[int]], np.ndarray], budget: int, seed: int = 0
 ) -> ObjectiveValues:
-    """Establish the front.
-
-    ``cheap``: float64[point, objective], estimates to minimise, of one sign per objective (an objective to maximise is
-    negated); ``families``: int64[point]; ``run``: maps indices to event values, float64[index, objective], NaN for a
-    failed run; ``budget``: most event runs, at least 1.
+    """Establish the front. ``cheap``: float64[point, objective], estimates to minimise, of one sign per objective;
+    ``families``: int64[point]; ``run``: indices → event values, float64[index, objective], NaN for a failed run;
+    ``budget``: most event runs, at least 1.
     """
     state = _State(np.asarray(cheap, np.float64), np.asarray(families), run, budget)
     state.establish(_first(state, np.random.default_rng(seed)))
@@ -69,9 +64,7 @@ def search_each(
     budget: int,
     seed: int = 0,
 ) -> ObjectiveValues:
-    """Establish the front of every group, such as the points of a model: the budget is divided by their numbers of
-    points, and what one does not need is left to the next. Otherwise as `search`.
-    """
+    """The front of every group, as `search`: the budget is divided by numbers of points, and what is left passed on."""
     points, own = len(cheap), np.array(groups)
     every = ObjectiveValues(np.zeros(points, bool), np.array(cheap, np.float64), np.zeros(points, bool), True)
     stable, left, waiting = True, budget, points
@@ -95,10 +88,8 @@ def search_each(
 
 
 def gain_over(costs: np.ndarray, front: np.ndarray) -> np.ndarray:
-    """By what ratio a point must get worse before a member of ``front`` is nowhere worse: float64[point].
-
-    Above 0: nothing on the front dominates it (the additive epsilon of Zitzler et al., IEEE TEVC 7(2), 2003, of
-    relative costs).
+    """float64[point]: by what ratio a point must get worse before a member of ``front`` is nowhere worse; above 0 if
+    none dominates it (additive epsilon of Zitzler et al., IEEE TEVC 7(2), 2003, of relative costs).
     """
     size = np.abs(front)[None] + np.abs(costs)[:, None]
     return ((front[None] - costs[:, None]) / np.where(size > 0, size, 1.0)).max(axis=2).min(axis=1)
@@ -148,7 +139,6 @@ class _State:
             self.left -= len(points)
 
     def values(self) -> np.ndarray:
-        """Known values, and corrected estimates of the others."""
         corrected = self.cheap * np.exp(self._corrections())
         return np.where(self.known[:, None], self._event, corrected)
 

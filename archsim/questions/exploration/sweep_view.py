@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.questions.exploration.candidates import (
-    Candidate,
-    Exploration,
-    band_of,
-    limit_of,
-    objectives_of,
-    ranges_of,
-    without_constants,
-)
+from archsim.questions.exploration import candidates
 from archsim.questions.exploration.pareto import as_costs, fronts
 from archsim.runs.calibration_notes import die_of
 from archsim.runs.notes import SAME_NUMBERS, changes_nothing, result_notes
@@ -30,7 +22,7 @@ SHOWN = ExploreSpec(objectives=("throughput", "energy", "cost"))
 
 def view_of(
     plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], spec: ExploreSpec = SHOWN
-) -> Exploration:
+) -> candidates.Exploration:
     """``rows``: rows of results.parquet, with ``point``."""
     rows = list(rows)
     at = [plan.point(row["point"]) for row in rows]
@@ -39,8 +31,8 @@ def view_of(
         len(seen), len(spec.objectives)
     )
     front = fronts(as_costs(values, spec.senses), [each.model for each in seen])
-    points = without_constants([replace(each, front=bool(on)) for each, on in zip(seen, front, strict=True)])
-    return Exploration(
+    points = candidates.without_constants([replace(each, front=bool(on)) for each, on in zip(seen, front, strict=True)])
+    return candidates.Exploration(
         name=plan.experiment.name, spec=spec, points=tuple(points), combinations=plan.combinations, dropped=dropped,
         budget=0, stable=True, failures=(), assumptions=tuple(each.label for each in plan.experiment.assumptions),
         notes=(*notes_of(at, rows), *(unread := plan.experiment.unread), *idle_axes(plan, at, rows, unread)),
@@ -56,9 +48,7 @@ def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tupl
 def idle_axes(
     plan: SweepPlan, points: Sequence[Point], rows: Sequence[Mapping[str, Any]], unread: Sequence[str] = ()
 ) -> Iterator[str]:
-    """A sentence for every axis that changes no number of any run: what is written does something, or the page says
-    that it does not. ``rows``: the results of the points; ``unread``: sentences that name axes and say why.
-    """
+    """A sentence for every axis that changes no number of any run. ``unread``: sentences that name axes and say why."""
     numbers = [tuple((name, each) for name, each in row.items() if isinstance(each, float)) for row in rows]
     for at, group in enumerate(plan.sweep.groups):
         others = [
@@ -77,13 +67,12 @@ def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Lay
     return layers_that_ran(rows, {point.model.name: len(point.model.moe_layer_ids) for point in points})
 
 
-def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> Candidate:
-    """A point with the values of its row, by the engine named there; not on a front yet."""
-    values = objectives_of(point.model, row)
-    return Candidate(
+def candidate_of(plan: SweepPlan, point: Point, row: Mapping[str, Any]) -> candidates.Candidate:
+    values = candidates.objectives_of(point.model, row)
+    return candidates.Candidate(
         index=point.index, axes=levels_of(plan, point), values=values, cheap=values, engine=row["engine"], front=False,
-        allowed=True, limit=limit_of(row), band=band_of(row), run=row["run"], model=point.variants["model"].name,
-        ranges=ranges_of(row),
+        allowed=True, limit=candidates.limit_of(row), band=candidates.band_of(row), run=row["run"],
+        model=point.variants["model"].name, ranges=candidates.ranges_of(row),
     )  # fmt: skip
 
 

@@ -49,12 +49,9 @@ WHOLE_ITERATION: tuple[Column, ...] = (
 
 @measures(WHOLE_ITERATION)
 def whole_iteration(run: Finished) -> dict[str, Any]:
-    """A whole iteration: MoE layers as the run has them, all else by laws; and what pages print of parts that were not
-    measured.
-
-    A run has MoE layers alone, often some of them: its time an iteration counts for all of the model's. Decoded
-    requests hold `WorkloadSpec.context_tokens` each; prompts are all as long as their mean. None where attention does
-    not count (``memory: experts`` without ``execution: expert_parallel``), or was not measured on the GPU.
+    """A whole iteration: MoE layers as the run has them, scaled to all of the model's, all else by laws; and notes on
+    parts that were not measured. Decoded requests hold `WorkloadSpec.context_tokens` each. None where attention does
+    not count, or was not measured on the GPU.
     """
     from archsim.engine.step_counts import DECODE, PREFILL
 

@@ -18,9 +18,7 @@ METRICS = ("ttft", "tpot", "itl", "e2el")
 
 
 def bench(outcome: Outcome) -> dict[str, Any]:
-    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms; those of requests are arrays.
-    ``itls`` and the texts of single requests are not kept.
-    """
+    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms; without ``itls`` and texts."""
     measures, spec = outcome.measures, outcome.serving.spec
     given = spec.requests
     found: dict[str, Any] = {
@@ -70,7 +68,6 @@ def _metric(name: str, spread: Spread) -> dict[str, float | None]:
 
 
 def request_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """A row a request; times in ns."""
     served, times = outcome.served.requests, times_ns(outcome.served)
     return (
         {

@@ -27,13 +27,11 @@ class Configuration(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """The devices of all engines together."""
         prefill = self.prefill if self.decode else self.instances
         return prefill * self.parallel.devices + (self.instances - prefill) * (self.decode or self.parallel).devices
 
     @property
     def sizes(self) -> dict[str, int | None]:
-        """SIZES of it."""
         attention, experts = self.parallel.attention, self.parallel.experts
         spread = (experts.ep, experts.tp) if experts else (None, None)
         limits = self.max_num_seqs, self.max_num_batched_tokens

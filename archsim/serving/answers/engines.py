@@ -1,6 +1,4 @@
-"""The engines of a search: as they are built once for all batch limits, deployed with those of a configuration, and the
-rate that is estimated of them; and what the jobs of searches and recommendations share.
-"""
+"""Engines of a search: built once for all batch limits, deployed with those of a configuration, and their rates."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ class SharedEngines:
 
 @dataclass(frozen=True, eq=False)
 class PartOfSearch(Job):
-    """A part of a search or a recommendation: ``serving``, whose ``search:`` says what varies. Its row is what
-    `find` finds.
-    """
+    """A part of a search or recommendation, what ``search:`` of ``serving`` varies. Its row is what `find` finds."""
 
     serving: Serving
 
@@ -76,19 +72,16 @@ class PartOfSearch(Job):
         raise NotImplementedError
 
     def simulate(self, workspace: Workspace) -> Record:
-        """See `Job.simulate`."""
         began = perf_counter()
         row = self.find(workspace.of(SharedEngines))
         return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
 
     @cached_property
     def code(self) -> str:
-        """Digest of the code and the host constants that decide its numbers."""
         return code_of_serving(functions_of(self.serving), *_SOURCES)
 
     @property
     def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
         return not functions_of(self.serving)
 
     @property
@@ -104,7 +97,6 @@ class PartOfSearch(Job):
 
     @property
     def kernel(self) -> str:
-        """All share the loop over iterations."""
         return "serving"
 
     def summary(self, row: Mapping[str, Any]) -> str:
@@ -173,9 +165,7 @@ def _largest_scheduler(serving: Serving) -> Scheduler:
 def build_sides(
     serving: Serving, parallel: ParallelSpec, decode: ParallelSpec | None, apart: bool, known: Known
 ) -> tuple[tuple[ServingEngine, Built], ...]:
-    """An engine that does both or prefills, and one that decodes alone, which may have other kernels. ``known``: those
-    that were built before.
-    """
+    """An engine that does both or prefills, and one that decodes alone. ``known``: those built before."""
     sizes_alone = decode or parallel
     first = serving, parallel, prefilling(serving) if apart else ""
     kinds = [first, (decodes_alone(serving, sizes_alone), sizes_alone, DECODE)][: 1 + apart]
@@ -194,9 +184,7 @@ def prefilling(serving: Serving) -> str:
 
 
 def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[ServingEngine, Built]:
-    """An engine with the laws of the largest batch of the search; smaller ones read the same tables, but for the host,
-    and the times of one group of experts that has rebalanced. ``alone``: as of `Known`.
-    """
+    """An engine with the laws of the search's largest batch, read by smaller ones. ``alone``: as of `Known`."""
     host = host_for(serving)
     engine = engine_of(serving, parallel)
     engine = engine._replace(decodes_alone=alone == DECODE, prefills_alone=alone == PREFILL)

@@ -48,9 +48,7 @@ def fits(serving: Serving, deployment: Deployment, requests: Requests) -> Callab
 
 
 def share_of(serving: Serving, served: Served | None) -> float:
-    """The share of requests that are within all limits. It is 0 where they come faster than they end, or none is
-    served.
-    """
+    """The share of requests within all limits; 0 where they come faster than they end, or none is served."""
     return 0.0 if served is None or saturation(served) else float(within_limits(served, slo_of(serving)).mean())
 
 
@@ -58,10 +56,8 @@ def highest(
     fits: Callable[[float], bool], first: float, *, step: float = 2.0, wider: float = 1.0, fails: float = 0.0,
     least: float = 0.0, close: float = CLOSE_ENOUGH,
 ) -> float:  # fmt: skip
-    """The highest rate that fits, to within a ratio ``close``; 0 where none does.
-
-    ``first``: a guess, raised or lowered by the factor ``step`` until the rate is bracketed, ``wider`` times as far
-    each time; ``least``, ``fails``: rates that are known to fit and not to.
+    """The highest rate that fits, to within a ratio ``close``; 0 where none does. ``first``: a guess, moved by the
+    factor ``step``, ``wider`` each time, until bracketed; ``least``, ``fails``: known to fit and not to.
     """
     low, high, rate = least, fails, first
     for _ in range(MOST_STEPS):
@@ -134,9 +130,7 @@ class Curve(NamedTuple):
 def curve_at(
     rates: np.ndarray, factors: Sequence[float], serve: Callable[[Requests], Served | None], requests: Requests
 ) -> Curve:
-    """Times at ascending ``rates``, where the requests come by ``factors`` faster; above one that is lost, all are.
-    ``serve``: None where a limit of the machine is exceeded.
-    """
+    """Times at ascending ``rates``; above one that is lost, all are. ``serve``: None beyond a limit of the machine."""
     times, is_lost = [], False
     for factor in factors:
         served = serve(scale_rate(requests, factor))

@@ -109,5 +109,4 @@ def _model(started: Started) -> str:
 
 
 def _name(started: Started) -> str:
-    """A name that DNS takes."""
     return re.sub(r"[^a-z0-9]+", "-", started.model.name.lower()).strip("-")

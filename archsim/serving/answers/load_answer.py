@@ -32,9 +32,7 @@ def offered_requests(run: ServeRun) -> float:
 
 
 def sustains(serving: Serving, row: Mapping[str, Any], offered: float) -> bool:
-    """Whether a run keeps up with its requests, and WITHIN of them are within the limits. Clients of a closed loop wait
-    for their answers, so that they are always kept up with.
-    """
+    """Whether a run keeps up and WITHIN of its requests are within the limits. A closed loop is always kept up with."""
     if serving.spec.requests.concurrency or not offered:
         return True
     by_chance = CHANCE / row["requests"] ** 0.5  # of the rate of so many random arrivals

@@ -89,10 +89,8 @@ def write_outcome(
     table: tables.Table | None = None,
     answer: str = "",
 ) -> None:
-    """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.
-
-    ``loaded``: of the outcome, and of those that it is compared with; ``policies``: outcomes to compare with, the first
-    its own; ``beside``: further files of the folder; ``table``: of its runs; ``answer``: its first sentence.
+    """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. ``loaded``: loads of the outcome
+    and those beside it; ``policies``: outcomes, the first its own; ``beside``: further files; ``table``: of its runs.
     """
     files.own_folder(folder)
     tables.write_csv_stream(folder / "requests.csv", bench_json.REQUEST_COLUMNS, bench_json.request_rows(outcome))
@@ -132,9 +130,7 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
 
 
 def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
-    """Name, mean and PERCENTILES of TTFT, TPOT, ITL and E2E in ms, with as many digits as their range carries: that of
-    measured engines, where there is one.
-    """
+    """Name, mean and PERCENTILES of TTFT, TPOT, ITL and E2E in ms, with as many digits as their range carries."""
     measures, serving = outcome.measures, outcome.serving
     found = measured_residual(serving) if serving.spec.host is None else None
     rows = []
@@ -153,7 +149,6 @@ def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
 
 
 def _first(measures: Measures) -> str:
-    """What a reader has to know with the first numbers."""
     return " ".join(each for each in (measures.saturated, measures.unsteady) if each)
 
 
@@ -182,7 +177,6 @@ POLICY_COLUMNS = (
 
 
 def policy_values(outcome: Outcome) -> tuple[str, ...]:
-    """POLICY_COLUMNS of an outcome."""
     m = outcome.measures
     return (
         number(m.ttft.mean, ",.1f"), number(m.tpot.mean, ",.2f"), number(m.itl.percentiles[-1], ",.1f"),
@@ -252,7 +246,6 @@ _MOVED = 0.03  # of a value: less gives no sentence
 
 
 def load_sentences(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[str]:
-    """What looks wrong in the curves over the load, and why it is not. ranks: of an engine, which iterate together."""
     loads = sorted(around, key=lambda load: load.offered)
     sentences, pairs = [], list(zip(loads, loads[1:], strict=False))
     tpots = [(a, b, a.measures.tpot.mean, b.measures.tpot.mean) for a, b in pairs]
@@ -337,9 +330,7 @@ FEW = tuple(SHOWN[at] for at in (0, 1, 3, 5, 7))  # on a terminal
 def write_points_page(
     plan: ServePlan, table: tables.Table, folder: Path, answer: str = "", found: sure.ServedSure | None = None
 ) -> Path:
-    """``index.html``. Equal tables give equal bytes. ``answer``: its first sentence; ``found``: ranges of runs, which
-    have the names that the plan gives them.
-    """
+    """``index.html``. ``answer``: its first sentence; ``found``: ranges of runs by the names of the plan."""
     serving, target = plan.first, folder / "index.html"
     ranges = ranges_of(plan, table, found)
     numbers = [path for path in serving.axes if _is_number(table.rows, path)]
@@ -387,9 +378,7 @@ def cells(
     row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN,
     ranges: Mapping[str, Interval] = MappingProxyType({}),
 ) -> list[str]:  # fmt: skip
-    """The cells of a row: its ``keys``, the columns ``shown`` with their ``ranges``, and why it was refused or is
-    saturated.
-    """
+    """The ``keys`` of a row, the columns ``shown`` with their ``ranges``, and why it was refused or is saturated."""
     values = ["–" if row[name] is None else significant(row[name]) for name, _ in shown]
     for at, (name, _) in enumerate(shown):
         if (ends := ranges.get(name)) is not None and row[name] is not None:
@@ -453,9 +442,7 @@ class ServedPlan(tables.Shown):
 
 
 def serve_all(plan: ServePlan, watcher: sweep.Watcher | None = None) -> ServedPlan:
-    """Serve every run of a plan in this process; nothing is written. Raises ArchsimError for a plain file that cannot
-    be served.
-    """
+    """Serve every run of a plan in this process; nothing is written. ArchsimError if a plain file cannot be served."""
     watching = watcher or sweep.Unwatched()
     workspace = Workspace(watching.at)
     server, runs = workspace.of(Server), plan.runs()
@@ -541,7 +528,6 @@ def _write_pages(
 
 
 def _loads_of(run: ServeRun, records: dict[str, Record]) -> Loaded:
-    """What the page of a run shows of other loads."""
     own = {run.offered: run}
     around = [own.get(load) or at_load(run, load) for load in asked_loads(run)]
     loads = [OfferedLoad(each.offered, measures_of(records[each.key]["row"])) for each in around]

@@ -1,7 +1,5 @@
-"""From recorded loads to a placement that a serving engine can start with (``ar.place``, ``archsim place``).
-
-Loads are split in time: the placement is chosen on the first part and judged on the last; its costs are counted, and
-its files written.
+"""From recorded loads to files of a placement that an engine can start with (``archsim place``): chosen on the first
+part of the time, tested on the last.
 """
 
 from __future__ import annotations
@@ -63,7 +61,6 @@ class Placed(tables.Shown):
         return self.rows[0].max_over_mean / self.rows[-1].max_over_mean
 
     def as_answer(self) -> Answer:
-        """The placements on the loads by which they are judged, what the chosen one costs, and its files."""
         matrices, cost = self.trained + self.held_out, self.cost
         advice = f"use it if that outweighs its moves ({WORTH})" if self.least_gain > 1 else "keep theirs"
         if self.least_gain <= 1 < self.gain:
@@ -164,9 +161,7 @@ def least_gain(before: np.ndarray, after: np.ndarray) -> float:
 
 
 def odd_layers(history: RecordedLoads) -> list[str]:
-    """Notes on layers with ODD times the pairs of the median layer or more, and on those with none: every token passes
-    all MoE layers, so that all have as many.
-    """
+    """Notes on layers with ODD times the pairs of the median layer or more, and on those with none."""
     pairs = history.counts.sum(axis=(0, 2))
     usual = float(np.median(pairs[pairs > 0]))
     odd = [

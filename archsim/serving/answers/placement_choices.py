@@ -1,7 +1,5 @@
-"""Policies that choose the expert in every slot: the placements of ``archsim.balancers`` in equal slots for all ranks.
-
-Engines give every layer and rank the same number of slots. Where a policy leaves slots free, each holds a further
-copy of an expert whose copies are all on that rank, which changes no load.
+"""The placements of ``archsim.balancers`` in equal slots for all ranks, as engines have them: a free slot holds a
+further copy of an expert whose copies are all on that rank, which changes no load.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ def none(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
 
 
 def of_eplb(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
-    """DeepSeek's EPLB on all loads together, without groups."""
     return eplb(loads.sum(axis=0), slots, groups=1, nodes=1, gpus=ranks).physical_to_logical
 
 
@@ -47,7 +44,6 @@ def of_craft(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
 
 
 def of_remap(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
-    """Remap: experts move, none is replicated."""
     total = loads.sum(axis=0)
     return np.stack([fill_slots(remap(layer, ranks).experts, slots, layer) for layer in total])
 
@@ -71,11 +67,7 @@ def policy_named(name: str) -> Chooser:
 
 
 def fill_slots(held: list[np.ndarray], slots: int, load: np.ndarray) -> np.ndarray:
-    """int64[slot]: what each rank holds, its free slots filled as this module says.
-
-    held[rank]: experts. load[expert]: where a rank has no expert of its own alone, the one with the least load per
-    copy is repeated.
-    """
+    """int64[slot] filled. held[rank]: experts; a rank without an expert of its own repeats the least load[expert]."""
     each = slots // len(held)
     copies = np.bincount(np.concatenate(held), minlength=len(load))
     row = np.empty((len(held), each), np.int64)
@@ -89,6 +81,5 @@ def fill_slots(held: list[np.ndarray], slots: int, load: np.ndarray) -> np.ndarr
 
 
 def _batches(loads: np.ndarray) -> np.ndarray:
-    """Consecutive matrices summed to at most CRAFT_BATCHES."""
     starts = np.unique(np.arange(CRAFT_BATCHES) * len(loads) // CRAFT_BATCHES)
     return np.add.reduceat(loads, starts, axis=0)

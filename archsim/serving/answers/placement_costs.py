@@ -1,7 +1,4 @@
-"""What a placement is worth on loads: balance of the ranks, expected time of the experts, memory and moves.
-
-The load of an expert divides evenly over its copies, as engines dispatch without further knowledge.
-"""
+"""Balance of ranks, expert time, memory and moves of a placement; copies of an expert share its load evenly."""
 
 from __future__ import annotations
 
@@ -23,11 +20,8 @@ PRODUCTS = 3  # gate, up and down
 
 @dataclass(frozen=True)
 class JudgedPlacement:
-    """A placement on held-out loads.
-
-    max_over_mean: sum of the ranks' largest loads over the sum of their means; 1 is perfect. balancedness: mean over
-    matrices and layers of mean / max, as SGLang logs it. experts_ns: expected time of the experts' products in one
-    pass through the layers, where a calibrated law exists, else None.
+    """A placement on held-out loads. max_over_mean: sum of ranks' largest loads over that of means, 1 is perfect;
+    balancedness: mean / max over matrices and layers, as SGLang logs; experts_ns: of products in one pass, or None.
     """
 
     name: str

@@ -44,7 +44,6 @@ def answer_of(served: page.ServedPlan, sampled: bool = False) -> Answer:
 
 
 def _points(served: page.ServedPlan) -> Iterator[Part]:
-    """The best rows, and which were refused."""
     ranges = page.ranges_of(served.plan, served.table, served.sampled)
     keys = ("point", *served.plan.first.axes, "policy")
     rows = page.order_rows(served.table.rows)
@@ -69,7 +68,6 @@ def _points(served: page.ServedPlan) -> Iterator[Part]:
 
 
 def _measures(outcome: Outcome) -> Iterator[Part]:
-    """Times, rates, memory and energy of a run, and the room for KV."""
     measures = outcome.measures
     title = f"{outcome.serving.model.name}, {outcome.deployment.summary}"
     yield Grid(("ms",), page.time_rows(outcome), ("mean", *(f"p{each}" for each in PERCENTILES)), title=title)

@@ -204,9 +204,7 @@ def asked_of(
 def _mean_lengths(
     model: ModelSpec, prompt: float | None, output: float | None, spread: float
 ) -> tuple[float, float, str]:
-    """Mean tokens of prompts and of outputs, and a note. Those that a user leaves open (None) are the usual ones, or
-    shorter, so that the longest request that is drawn fits the model's positions.
-    """
+    """Mean tokens of prompts and outputs (None: usual, or what fits the model's positions), and a note."""
     usual: tuple[float, float] = (prompt or INPUT_TOKENS, output or OUTPUT_TOKENS)
     positions = model.extended_positions or model.positions
     if positions is None:
@@ -227,7 +225,6 @@ def _mean_lengths(
 
 
 def _longest(prompt: float, output: float, spread: float) -> int:
-    """Tokens of the longest request that is drawn, with its output."""
     sides = ((prompt, INPUT_STREAM), (output, OUTPUT_STREAM))
     seed = RequestSpec.model_fields["seed"].default
     prompts, answers = (
@@ -256,9 +253,7 @@ def _model_of(source: Any) -> ModelSpec:
 def _offer(
     text: str, usd_per_hour: float | None, watts: float | None, prices: Mapping[str, float], most_open: int | None
 ) -> Offer:
-    """``h200:32``; without a number, ``most_open``, or as many as a budget of USD an hour or W allows, or one machine
-    has.
-    """
+    """``h200:32``; without a number ``most_open``, or what a budget of USD an hour or W allows, or one machine has."""
     name, colon, number = text.rpartition(":") if ":" in text else (text, "", "")
     if colon and not (number.isascii() and number.isdecimal() and int(number) > 0):
         raise SpecError(
@@ -305,7 +300,6 @@ def _one_machine(offer: Offer) -> str:
 
 
 def _system_named(name: str, devices: int) -> str:
-    """A shipped system with so many GPUs of a name, or the system of this name or file."""
     known, kinds = config_files.named_files("systems"), library.machines_of_gpu(name)
     for each in kinds:
         if library.load_system(each).dies >= devices:
@@ -366,9 +360,7 @@ def _usual_precisions(model: ModelSpec, gpu: str) -> tuple[str, ...]:
 
 
 def _dtypes(asked: Asked, gpu: str, engine: str, precision: str) -> PrecisionSpec:
-    """The dtypes with which engines serve the published checkpoints. TensorRT-LLM keeps KV in FP8 beside narrow weights
-    (NVIDIA's checkpoints say so).
-    """
+    """Dtypes of published checkpoints. TensorRT-LLM keeps KV in FP8 beside narrow weights (NVIDIA's checkpoints)."""
     products, experts = dtypes_in(precision, has_experts(asked.model))
     if experts == MXFP4 and gpu in BLACKWELL:
         experts = "mxfp4_mxfp8"

@@ -1,6 +1,4 @@
-"""The race of searches and recommendations: its rounds, and the rate of an engine's sizes, batch limits and pools, as
-each job finds it.
-"""
+"""The race of searches and recommendations: rounds, and the rate of an engine's sizes, batch limits and pools."""
 
 from __future__ import annotations
 
@@ -83,9 +81,7 @@ class _Tracebacks(sweep.Unwatched):
 
 @dataclass
 class Rounds:
-    """The rounds of a race, whose parts may depend on what was found before. ``folder``: keeps what was found, where a
-    later race finds it, also after Ctrl-C.
-    """
+    """The rounds of a race. ``folder``: keeps what was found for a later race, also after Ctrl-C."""
 
     report: Callable[[str], None]  # gets what is done, of how many
     jobs: int  # processes
@@ -97,9 +93,7 @@ class Rounds:
     def rows(
         self, parts: Sequence[AnyPart], what: str, found: Callable[[AnyPart, Row], None] = lambda part, row: None
     ) -> list[tuple[AnyPart, Row]]:
-        """The parts that were done with their rows, in their order. ``what``: is done; ``found``: gets each as it ends.
-        Raises FailedRuns.
-        """
+        """The finished parts with their rows, in order. ``what``: is done; ``found``: gets each. Raises FailedRuns."""
         rows: dict[str, Row] = {}
         failures: list[str] = []
         kept = None if self.folder is None else store.RecordStore(own_folder(self.folder))
@@ -124,7 +118,6 @@ class Rounds:
         return [(part, rows[part.key]) for part in parts if part.key in rows]
 
     def tried(self, parts: Sequence[PartOfRace], what: str) -> list[Tried]:
-        """What was found, in the order of the parts."""
         return [part.found(row) for part, row in self.rows(parts, what)]
 
 
@@ -136,7 +129,6 @@ class Race(NamedTuple):
     requests: Requests
 
     def part(self, how: Find, tried: Tried, best: float = 0.0) -> PartOfRace:
-        """The job that finds more of what was tried."""
         kind = self.kinds[tried.kind]
         return PartOfRace(kind.serving, how, tried, best, kind.offer.gpu)
 
@@ -150,9 +142,7 @@ Serve = Callable[[Requests], Served | None]  # None: a limit of power or heat is
 
 @dataclass(frozen=True, eq=False)
 class PartOfRace(PartOfSearch):
-    """What is found of an engine whose sizes were ``tried``. Its row has what changes of `Tried`, or a `Curve` and the
-    `Upkeep`.
-    """
+    """What is found of an engine. Its row has what changes of `Tried`, or a `Curve` and the `Upkeep`."""
 
     how: Find
     tried: Tried
@@ -161,13 +151,11 @@ class PartOfRace(PartOfSearch):
 
     @cached_property
     def key(self) -> str:
-        """See `Job.key`."""
         tried, held_to = repr(self.tried._replace(kind=0)), (highest_rate.ENOUGH, highest_rate.SUSTAINED)
         return key_of(self.serving, self.limits, self.how.__name__, tried, self.best, self.gpu, held_to)
 
     @property
     def name(self) -> str:
-        """That of the configuration."""
         return self.tried.choice.name
 
     def find(self, engines: SharedEngines) -> dict[str, Any]:
@@ -200,9 +188,7 @@ class PartOfRace(PartOfSearch):
     def clocked(
         self, engines: SharedEngines, choice: configuration.Configuration, known: dict[float, Deployment] | None = None
     ) -> Serve:
-        """Serves requests at the clock that limits of power and heat allow. ``known``: as of `serve_at_clock`. Raises
-        ArchsimError.
-        """
+        """Serves at the clock that power and heat allow. ``known``: as of `serve_at_clock`. Raises ArchsimError."""
         engine = None if choice.prefill else self.sides(engines, choice)[0][0]
         of_choice = configuration.serving_of(self.serving, choice)
         return at_its_clock(of_choice, self.deployment(engines, choice), engine, known)
@@ -218,9 +204,7 @@ class PartOfRace(PartOfSearch):
         self, engines: SharedEngines, choice: configuration.Configuration, least: float, guess: float,
         serve: Serve | None = None,
     ) -> Tried:  # fmt: skip
-        """By bisection, unless not even ``least`` is within the limits; ``serve``: as `clocked` unless given. Raises
-        ArchsimError.
-        """
+        """By bisection, unless ``least`` exceeds the limits; ``serve``: `clocked` by default. ArchsimError."""
         serve, runs = serve or self.clocked(engines, choice), 0
 
         def fits(rate: float) -> bool:
@@ -302,15 +286,12 @@ def find_limits(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 
 def find_pool_rate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
-    """The rate of engines that prefill with others that decode, all together; ``best``: requests a second that other
-    pools of these GPUs serve.
-    """
+    """The rate of prefill and decode engines together; ``best``: requests a second of other pools of these GPUs."""
     tried = part.tried
     return _row(part.rate(engines, tried.choice, max(0.5 * tried.rate, POOLS_LEFT_BELOW * part.best), tried.rate))
 
 
 def find_sustained(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
-    """The highest rate of a configuration, on a deployment that is built anew."""
     choice, requests = part.tried.choice, engines.requests(part.serving)
     sides = build_sides(part.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
     serving = configuration.serving_of(part.serving, choice)
@@ -319,9 +300,7 @@ def find_sustained(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 
 def find_curve(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
-    """What is shown of one of the best: the times of the same requests at rates around that found, and its energy at
-    its rate.
-    """
+    """For one of the best: times of the same requests at rates around that found, and its energy at its rate."""
     tried, sides, known = part.tried, part.sides(engines, part.tried.choice), dict[float, Deployment]()
     serving, deployment = configuration.serving_of(part.serving, tried.choice), part.deployment(engines, tried.choice)
     engine, serve = None if tried.choice.prefill else sides[0][0], part.clocked(engines, tried.choice, known)
@@ -362,7 +341,6 @@ def find_alone(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 
 def curve_and_upkeep(row: Row) -> tuple[Curve, Upkeep]:
-    """What `find_curve` found."""
     found = unpack_arrays(row["curve"])
     watts, joules = (tuple(found[name].tolist()) for name in ("w_per_gpu", "j_per_token"))
     return Curve(found["rates"], found["times_ns"]), Upkeep(watts, joules, bool(found["limited"]))

@@ -1,10 +1,6 @@
-"""Recommends how to serve a model. It finds the engine, GPU, parallel sizes, precision, batch limits and pools that
-serve the most requests within limits and a budget, or at the least price or energy, and says how sure that is.
-
-The engines and their batch limits are those of a search (`archsim.serving.answers.search`). Here a search races: the
-rate of all sizes is estimated from the times of their iterations, the best of each engine are served at rates that
-bisection chooses, the best of these with other batch limits, and what is left on a grid of rates. A run has so many
-requests that a queue which grows shows: RESIDENCES times those that are in the engine at a time.
+"""Recommends the engine, GPU, parallel sizes, precision, batch limits and pools that serve the most requests within
+limits and a budget, or at the least price or energy, and says how sure that is. A search races: rates of all sizes are
+estimated, the best served by bisection, then with other limits, then on a grid of rates.
 """
 
 from __future__ import annotations
@@ -24,24 +20,11 @@ from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.clocks import has_limits
+from archsim.serving.answers import question
 from archsim.serving.answers.chances import drawn_rates, factors_of
 from archsim.serving.answers.configuration import Configuration, describe_sizes, serving_of, sizes_of
 from archsim.serving.answers.engines import SharedEngines
 from archsim.serving.answers.highest_rate import TIMES, WITHIN, Curve, limits_of
-from archsim.serving.answers.question import (
-    BF16,
-    MOST_DEVICES,
-    MOST_RANKS,
-    NAMES,
-    PRICE,
-    THROUGHPUT,
-    USUAL_SEQS,
-    USUAL_TOKENS,
-    Asked,
-    Offer,
-    describe_limits,
-    kinds_of,
-)
 from archsim.serving.answers.race import (
     GRID,
     PartOfRace,
@@ -79,13 +62,13 @@ ENDED = "The search was ended, so this compares what was found so far. The same 
 
 
 def recommend(
-    asked: Asked, report: Callable[[str], None] = lambda text: None, jobs: int = 1, folder: Path | None = None
+    asked: question.Asked, report: Callable[[str], None] = lambda text: None, jobs: int = 1, folder: Path | None = None
 ) -> Recommendation:
     """Race all configurations, and compare the best. ``folder``: keeps what was served, where a later call finds it,
     also after Ctrl-C. Raises SpecError where none serves within the limits, TraceError where an engine would reject
     requests.
     """
-    kinds, rounds = kinds_of(asked), Rounds(report, jobs, folder, compares=True)
+    kinds, rounds = question.kinds_of(asked), Rounds(report, jobs, folder, compares=True)
     engines = rounds.workspace.of(SharedEngines)
     requests = engines.requests(kinds[0].serving)
     if requests.rejected:  # else the shorter ones alone would decide
@@ -95,7 +78,7 @@ def recommend(
     race = Race(asked, kinds, requests)
     every = [
         Tried(kind, Configuration(
-            parallel, 1, USUAL_SEQS, USUAL_TOKENS, precision=each.dtypes, draft_tokens=each.drafts,
+            parallel, 1, question.USUAL_SEQS, question.USUAL_TOKENS, precision=each.dtypes, draft_tokens=each.drafts,
         ), 0.0, 0.0)
         for kind, each in enumerate(kinds)
         for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
@@ -140,10 +123,10 @@ def recommend(
     return _compare(race, [part.tried for part, _ in rows], shown, done, rounds.ended, engines, failed)
 
 
-def _most_ranks(offer: Offer, offers: int) -> int:
+def _most_ranks(offer: question.Offer, offers: int) -> int:
     """Of one engine: of several offers without a number two nodes, so that an answer takes a minute."""
-    many = offers > 1 and offer.devices == MOST_DEVICES
-    most = min(offer.devices, offer.system.dies, MOST_RANKS // 4 if many else MOST_RANKS)
+    many = offers > 1 and offer.devices == question.MOST_DEVICES
+    most = min(offer.devices, offer.system.dies, question.MOST_RANKS // 4 if many else question.MOST_RANKS)
     return 1 << (most.bit_length() - 1)
 
 
@@ -186,7 +169,6 @@ def _least_raced(guesses: Sequence[Tried]) -> dict[int, float]:
 
 
 def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
-    """Kind of GPU → the highest rate of one."""
     found: dict[str, float] = {}
     for each in done:
         gpu = race.kinds[each.kind].offer.gpu
@@ -195,9 +177,7 @@ def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
 
 
 def _best_guesses(guesses: Sequence[Tried], race: Race) -> list[Tried]:
-    """The best estimates of each engine, precision and GPU, RACED for each GPU, and one of each precision that is
-    named.
-    """
+    """The best estimates of each engine, precision and GPU, RACED a GPU, and one of each precision that is named."""
     counts: dict[Any, int] = {}
     kept = []
     for each in guesses:
@@ -223,9 +203,7 @@ def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds:
 
 
 def _finalists(race: Race, served: Sequence[Tried], most: int) -> list[Tried]:
-    """The best of each engine on each GPU, so that these can be compared, and as many more as make it ``most`` and two
-    beyond these, no more than MOST_OF_KIND of one engine and precision.
-    """
+    """The best of each engine on each GPU, then the best up to ``most`` and beyond, MOST_OF_KIND of a kind."""
     first_of = {(race.kinds[each.kind].engine, race.kinds[each.kind].offer.gpu): each for each in reversed(served)}
     kept = list(first_of.values())
     for each in served:
@@ -332,7 +310,9 @@ def _compare(
     best = rows[order[0]]
     measures, notes = _serve_best(race, finalists[order[0]], best, engines)
     refused = tuple(
-        (f"{NAMES[kinds[each.kind].engine]}, {each.choice.ranks}", each.refused) for each in done if each.refused
+        (f"{question.NAMES[kinds[each.kind].engine]}, {each.choice.ranks}", each.refused)
+        for each in done
+        if each.refused
     )
     return Recommendation(
         asked, best, tuple(rows[at] for at in order[1:]), measures,
@@ -340,13 +320,13 @@ def _compare(
         simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
         notes=(
             *([ENDED] if ended else []), *_notes(race, best), *notes,
-            *(f"{NAMES[kinds[each.kind].engine]} ({describe_sizes(each.choice)}) is not compared: {each.refused}"
-              for each in failed),
+            *(f"{question.NAMES[kinds[each.kind].engine]} ({describe_sizes(each.choice)}) is not compared: "
+              f"{each.refused}" for each in failed),
         ),
     )  # fmt: skip
 
 
-def _too_few(asked: Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> str:
+def _too_few(asked: question.Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> str:
     """What the GPUs that are offered answer, and how many answer the rate in `ENOUGH_WORLDS` of all draws. ``drawn``:
     float64[row, draw], requests a second of one engine, or of all where it has pools.
     """
@@ -363,7 +343,7 @@ def _too_few(asked: Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> st
     number, ways = "", ["raise the limits"]
     if gpu in needed:
         number = f"; {asked.rate:g} take about {needed[gpu]:,} {gpu.upper()} in {ENOUGH_WORLDS:.0%} of samples"
-        if not asked.pools and not asked.budget and most.kind.offer.devices < MOST_DEVICES:
+        if not asked.pools and not asked.budget and most.kind.offer.devices < question.MOST_DEVICES:
             ways = [f"{on} {gpu} for as many as are needed", *ways]
         bought = " or ".join(map(caller_name, asked.budget))
         ways = [f"raise {bought}" if bought else f"give {on} {gpu}:{needed[gpu]}", *ways]
@@ -382,17 +362,17 @@ def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, f
     )  # fmt: skip
 
 
-def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
-    """Equal engines on the GPUs of an offer, or as many of them as the asked rate needs. ``rate``: of one, which it
-    reaches in `ENOUGH_WORLDS` of all draws.
-    """
+def _instances(asked: question.Asked, offer: question.Offer, tried: Tried, rate: float) -> int:
+    """Equal engines on the GPUs of an offer, or as many as the rate needs in `ENOUGH_WORLDS` of draws of ``rate``."""
     if tried.choice.prefill:
         return tried.choice.instances
     most = offer.devices // tried.choice.parallel.devices
     return min(most, max(1, -int(-asked.rate // rate))) if asked.rate and rate > 0 else most
 
 
-def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep) -> np.ndarray:
+def _score(
+    asked: question.Asked, offer: question.Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep
+) -> np.ndarray:
     """float64[draw]: what is to be largest: requests a second, or minus the price or energy of a token."""
     most, ranks = 1 if tried.choice.prefill else offer.devices // tried.devices, tried.devices
     if asked.rate:
@@ -400,9 +380,9 @@ def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal:
         usd = needed * ranks * (offer.rent.usd_per_hour if offer.rent else 1.0)
         served = asked.rate / NS_PER_S  # fewer requests come than could be served: a tie goes to the higher rate
         return np.where(needed <= most, -usd + served * rates, -1e12 + rates)
-    if asked.objective == THROUGHPUT:
+    if asked.objective == question.THROUGHPUT:
         return rates * most
-    if asked.objective == PRICE:
+    if asked.objective == question.PRICE:
         assert offer.rent is not None
         return -offer.rent.usd_per_hour * ranks / np.maximum(rates, 1e-9)
     # Power hardly depends on how long an iteration takes: energy a token goes with the time.
@@ -412,9 +392,7 @@ def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal:
 def _serve_best(
     race: Race, tried: Tried, best: Recommended, engines: SharedEngines
 ) -> tuple[Measures, tuple[str, ...]]:
-    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate, so that its
-    requests are enough to fill it however many engines there are.
-    """
+    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate."""
     number = 1 if best.choice.prefill else best.choice.instances
     choice = best.choice if number == 1 else best.choice._replace(instances=1)
     deployment, serving = race.deployment(tried, choice, engines), serving_of(best.kind.serving, choice)
@@ -436,9 +414,7 @@ def _ask_alone(race: Race, done: Sequence[Tried], rounds: Rounds) -> list[tuple[
 
 
 def _refusal(race: Race, done: Sequence[Tried], rows: Sequence[tuple[PartOfRace, Row]]) -> str:
-    """Why nothing is served: what does not run, or which configuration is nearest to the limits and what would help.
-    ``rows``: of `_ask_alone`.
-    """
+    """Why nothing is served: what does not run, or what is nearest to the limits. ``rows``: of `_ask_alone`."""
     asked, kinds = race.asked, race.kinds
     where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
     limits = limits_of(kinds[0].serving)
@@ -448,7 +424,7 @@ def _refusal(race: Race, done: Sequence[Tried], rows: Sequence[tuple[PartOfRace,
         last = max(refused, key=lambda each: each.choice.parallel.devices)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
     begin = f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
-    begin += f"{describe_limits(asked)}."
+    begin += f"{question.describe_limits(asked)}."
     nearest, ns, often_ns = min(alone, key=lambda each: float((each[1] / limits).max()))
     kind, at = kinds[nearest.kind], {name: TIMES.index(name) for name in asked.slo}
     slo = {name: f"{float(f'{ns[each] / NS_PER_MS:.3g}'):g} ms" for name, each in at.items()}
@@ -460,9 +436,9 @@ def _refusal(race: Race, done: Sequence[Tried], rows: Sequence[tuple[PartOfRace,
     if "ttft" in raised and "trace" not in asked.requests:
         helps.append(f"give shorter prompts ({caller_name('input_tokens')})")
     return (
-        f"{begin} The nearest is {NAMES[kind.engine]} on {kind.offer.gpu.upper()} ({describe_sizes(nearest.choice)}, "
-        f"{kind.precision}), which gives requests that come one at a time {describe_limits(asked._replace(slo=slo))}. "
-        f"{capital(', or '.join([*helps, 'offer faster GPUs']))}"
+        f"{begin} The nearest is {question.NAMES[kind.engine]} on {kind.offer.gpu.upper()} "
+        f"({describe_sizes(nearest.choice)}, {kind.precision}), which gives requests that come one at a time "
+        f"{question.describe_limits(asked._replace(slo=slo))}. {capital(', or '.join([*helps, 'offer faster GPUs']))}"
     )
 
 
@@ -481,8 +457,8 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
     yield from asked.notes
     if asked.assumed:
         yield (
-            f"No limit was given, so the usual ones of a chat count: {describe_limits(asked)}. --ttft, --tpot and "
-            "--e2e change them."
+            f"No limit was given, so the usual ones of a chat count: {question.describe_limits(asked)}. --ttft, --tpot "
+            "and --e2e change them."
         )
     if "trace" not in asked.requests:
         yield (
@@ -490,7 +466,7 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
             f"{race.requests.output.mean():,.0f} output tokens. --input and --output change that, and --requests "
             "takes your trace."
         )
-    if kind.precision != BF16:
+    if kind.precision != question.BF16:
         yield (
             f"Precision {kind.precision} needs a checkpoint in it, whose quality is not simulated. Give --precision to "
             "choose another."

@@ -15,20 +15,11 @@ from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.model.checkpoints import is_hub_id
+from archsim.serving.answers import question
 from archsim.serving.answers.chances import factors_of
 from archsim.serving.answers.configuration import SIZES, Configuration, describe_sizes, with_choice
 from archsim.serving.answers.highest_rate import TIMES, WITHIN
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
-from archsim.serving.answers.question import (
-    ENERGY,
-    NAMES,
-    PRICE,
-    THROUGHPUT,
-    Asked,
-    SearchedServing,
-    describe_limits,
-    file_of,
-)
 from archsim.serving.answers.race import RESIDENCES
 from archsim.serving.answers.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, gpus_of_host, options_file, script
 from archsim.serving.file_requests import requests_of
@@ -46,7 +37,7 @@ FULL_REQUESTS = 2000  # of the run that is shown, at least
 class Recommended:
     """One configuration that was compared."""
 
-    kind: SearchedServing
+    kind: question.SearchedServing
     choice: Configuration  # with instances on all GPUs of its offer, or as many as the asked rate needs
     rate_per_s: float  # requests a second of all instances
     low: float  # 10th percentile of the rate of a real system, requests a second
@@ -93,7 +84,7 @@ COLUMNS = {
 class Recommendation(Shown):
     """The configurations that were compared, the best first."""
 
-    asked: Asked
+    asked: question.Asked
     best: Recommended  # the most likely best
     others: tuple[Recommended, ...]  # in order of probability, then of what was asked
     # Of one engine of the best, or of its pools, at LOADED of its rate, or at the asked rate; rates are of all engines.
@@ -106,16 +97,13 @@ class Recommendation(Shown):
 
     @property
     def started(self) -> list[Started]:
-        """How the engines of the best are started."""
         return started_of(self.best)
 
     @property
     def table(self) -> Table:
-        """A row a configuration that was compared."""
         return Table(dict(COLUMNS), tuple(each.row() for each in (self.best, *self.others)))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per configuration that was compared, the best first."""
         return self.table.to_pandas()
 
     def __repr__(self) -> str:
@@ -135,7 +123,7 @@ class Recommendation(Shown):
 LOADED = 0.95  # of the highest rate, at which the best is served to be shown
 
 
-def shown_rate(asked: Asked, best: Recommended) -> float:
+def shown_rate(asked: question.Asked, best: Recommended) -> float:
     """Requests a second of all engines, at which the best is shown."""
     return min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
 
@@ -146,13 +134,11 @@ def enough_requests(users: float) -> int:
 
 
 def answer(found: Recommendation) -> str:
-    """Sentences: what to serve the model with, the rate that it answers with its range, and how likely it is the best;
-    then its batch limits.
-    """
     best, asked = found.best, found.asked
     joules = f"{significant(best.upkeep.j_per_token[0], 2)} J per output token"
     end = {
-        THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: f"its {joules} are the least",
+        question.THROUGHPUT: "it is the fastest", question.PRICE: "it is the cheapest",
+        question.ENERGY: f"its {joules} are the least",
     }[asked.objective]  # fmt: skip
     assumed = " (assumed, as no limit was given)" if asked.assumed else ""
     ratio = ""
@@ -160,8 +146,8 @@ def answer(found: Recommendation) -> str:
         decode = best.choice.instances - best.choice.prefill
         part = gcd(best.choice.prefill, decode)
         ratio = f", {best.choice.prefill // part} to prefill for {decode // part} to decode"
-    limits = f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them"
-    gpus, engine = f"{best.devices:,} {best.kind.offer.gpu.upper()}", NAMES[best.kind.engine]
+    limits = f"{question.describe_limits(asked)}{assumed} for {percent(WITHIN)} of them"
+    gpus, engine = f"{best.devices:,} {best.kind.offer.gpu.upper()}", question.NAMES[best.kind.engine]
     sizes = f"({best.sizes}{ratio}, {_describe_precision(best)})"
     chance = f"with {percent(best.probability)} probability {end} of {found.configurations} configurations."
     said = (
@@ -185,9 +171,7 @@ def _describe_rate(each: Recommended) -> str:
 
 
 def _users(found: Recommendation) -> str:
-    """``, from about 310 users at a time``: its rate times the time of a request (Little's law). A slower system
-    serves about as many: its rate falls as its times rise.
-    """
+    """``, from about 310 users at a time``: its rate times the time of a request (Little's law)."""
     users = found.best.rate_per_s * found.measures.e2e.mean * NS_PER_MS / NS_PER_S
     if found.asked.rate or not 0 < users < inf:
         return ""
@@ -212,8 +196,8 @@ def _best_of_asked(found: Recommendation) -> Iterator[str]:
     for begin, some in named.items():
         for each in sorted(some, key=lambda each: (-each.probability, -each.rate_per_s / each.devices))[:1]:
             yield (
-                f" {begin} is {NAMES[each.kind.engine]} ({each.sizes}), which answers {_describe_rate(each)} on "
-                f"{each.devices} {each.kind.offer.gpu.upper()}."
+                f" {begin} is {question.NAMES[each.kind.engine]} ({each.sizes}), which answers {_describe_rate(each)} "
+                f"on {each.devices} {each.kind.offer.gpu.upper()}."
             )
 
 
@@ -233,7 +217,7 @@ def why(found: Recommendation) -> Iterator[str]:
     best, asked, measures = found.best, found.asked, found.measures
     factors = factors_of(best.kind, best.choice)
     by = (
-        f"by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
+        f"by {factors.groups} groups of measurements of {question.NAMES[best.kind.engine]}"
         if factors.groups
         else "by the errors for measured pools"
         if best.choice.prefill
@@ -280,19 +264,18 @@ def why(found: Recommendation) -> Iterator[str]:
     ).format(*interval(*joule), *interval(*watt))
 
 
-def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
+def _beside(best: Recommended, other: Recommended, asked: question.Asked) -> str:
     gpus = f"{other.devices} {other.kind.offer.gpu.upper()}"
-    what = f"{NAMES[other.kind.engine]} on {gpus} ({other.sizes}, {other.kind.precision})"
+    what = f"{question.NAMES[other.kind.engine]} on {gpus} ({other.sizes}, {other.kind.precision})"
     here, there = best.rate_per_s / best.devices, other.rate_per_s / other.devices
     change = there / here - 1
     serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests per GPU in the simulation"
-    if asked.objective == PRICE and best.kind.offer.rent is not None:
+    if asked.objective == question.PRICE and best.kind.offer.rent is not None:
         serves += f" at {other.usd_per_million:.2f} USD per million tokens"
     return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
 
 
 def started_of(best: Recommended) -> list[Started]:
-    """How its engines are started."""
     kind, choice = best.kind, best.choice
     spec = kind.serving.spec
     one = Started(
@@ -311,17 +294,14 @@ def started_of(best: Recommended) -> list[Started]:
 
 
 def start_script(best: Recommended) -> str:
-    """The script that starts its engines."""
     return script(started_of(best), gpus_of_host(best.kind.offer.system))
 
 
 def serve_file(found: Recommendation) -> dict[str, Any]:
-    """The best as a file of ``archsim serve``, at the rate at which it is shown; of engines on more machines than the
-    one that is named, those of one, at their share of the rate.
-    """
+    """The best as a file of ``archsim serve`` at its rate; of engines on several machines, one machine's share."""
     best, asked = found.best, found.asked
     choice = best.choice
-    given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
+    given = question.file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
     share = of_one_machine(best) / choice.instances
     choice, rate = choice._replace(instances=of_one_machine(best)), share * shown_rate(asked, best)
     if "arrivals" in given["requests"]:
@@ -344,10 +324,9 @@ def _offered_rate(found: Recommendation) -> float:
 
 
 def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Path] = ()) -> list[Path]:
-    """The files to start the best with: ``serve.yaml`` of ``archsim serve``, ``start.sh`` with the engine's arguments,
-    ``index.html`` with a Pareto figure, ``kubernetes.yaml`` and ``llm-d.yaml`` (`archsim.serving.answers.kubernetes`),
-    TensorRT-LLM's options, a placement of experts where ``loads`` were recorded, and ``recommendation.json`` and
-    ``configurations.csv`` with what was compared. Raises PlacementError and TraceError for loads.
+    """The files to start the best with: ``serve.yaml``, ``start.sh``, ``index.html``, ``kubernetes.yaml``,
+    ``llm-d.yaml``, TensorRT-LLM's options, a placement where ``loads`` were recorded, ``recommendation.json`` and
+    ``configurations.csv``. Raises PlacementError and TraceError for loads.
     """
     import yaml
 
@@ -394,15 +373,14 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
 
 
 def page_of(found: Recommendation, files: Sequence[str]) -> str:
-    """The page: the answer, the configurations at several rates by the speed of a user and the throughput of a GPU,
-    and why.
-    """
+    """The page: the answer, configurations by the speed of a user and the throughput of a GPU, and why."""
     from archsim.serving.answers.search_page import pareto_plots
     from archsim.show.rendering import render
 
     every = (found.best, *found.others)
     names = [
-        f"{NAMES[each.kind.engine]} on {each.devices} {each.kind.offer.gpu.upper()}, {each.sizes}" for each in every
+        f"{question.NAMES[each.kind.engine]} on {each.devices} {each.kind.offer.gpu.upper()}, {each.sizes}"
+        for each in every
     ]
     at = [(name, point) for name, each in zip(names, every, strict=True) for point in each.frontier]
     plots = pareto_plots(

@@ -62,9 +62,7 @@ MADE_REQUESTS, MADE_STEPS = 64, 64  # of loads that are made up
 
 
 def made_history(model: ModelSpec) -> RecordedLoads:
-    """Loads of decode steps of the traffic that is known of a model (`archsim trace`), where nothing was recorded: of
-    its preset, or else of usual numbers. Raises TraceError.
-    """
+    """Loads of decode steps of a model's preset, or of usual numbers, where nothing was recorded. Raises TraceError."""
     spec = SyntheticSpec(like=OF_MODEL, prompt_tokens=0, requests=MADE_REQUESTS, decode_steps=MADE_STEPS)
     if model.name not in config_files.named_files("traffic"):
         spec = spec.model_copy(update={"like": None})

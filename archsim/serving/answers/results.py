@@ -69,9 +69,7 @@ class EqualConfigurations(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name with all batch limits and policies, if each of the former goes with each of the latter. Else the
-        first name, and how many more there are.
-        """
+        """With all batch limits and policies if all pairs are there; else the first, and how many more there are."""
         kept = [(each.max_num_seqs, each.max_num_batched_tokens, each.policy) for each in self.choices]
         columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]
         seqs, tokens, policies = columns
@@ -105,9 +103,6 @@ def equal_groups(found: Sequence[ConfigurationResult]) -> list[EqualConfiguratio
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
-    """Sentences: what to serve with and how many requests it answers, with the range, and the batch limits; '' if all
-    were refused.
-    """
     if not found or (best := found[0].measures) is None:
         return ""
     choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
@@ -129,7 +124,6 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
 
 
 def _nearest(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
-    """Where none keeps the limits: which is nearest to them, and what would help; '' where requests never end."""
     slo, load = serving.spec.slo, serving.spec.requests
     limits = {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(slo, f"{name}_ns")) is not None}
     # At this percentile of each time WITHIN of the requests keep all limits together, whichever exceed one.
@@ -166,7 +160,6 @@ NOTATION = (
 
 
 def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> Iterator[str]:
-    """The answer, the best configuration, those that equal it, and why many do; nothing if all were refused."""
     served = [each.measures for each in found if each.measures is not None]
     if not served:
         return
@@ -200,9 +193,7 @@ def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> It
 
 
 def on_front(found: Sequence[ConfigurationResult]) -> list[ConfigurationResult]:
-    """Configurations that no other beats in both output tokens a second a device and a user, fastest for users last.
-    All have the same devices, so that tokens a W or a USD have the same front.
-    """
+    """Configurations that none beats in output tokens/s both a device and a user, fastest for users last."""
     served = [each for each in found if each.measures is not None]
     both = [
         (0.0 if m.tpot == UNDEFINED else m.tokens_per_s_user, m.output_tokens_per_s_device)
@@ -223,7 +214,6 @@ def _front_sentences(found: Sequence[ConfigurationResult]) -> Iterator[str]:
 
 
 def table_of(found: Sequence[ConfigurationResult]) -> Table:
-    """A row a configuration, in their order: sizes, batch limits, highest rate, measures, and why it was refused."""
     columns = {
         "configuration": TEXT, **dict.fromkeys(SIZES, INTEGER), "policy": TEXT, "highest_rate_per_s": REAL,
         "front": INTEGER, **MEASURES, "refused": TEXT,

@@ -77,12 +77,10 @@ class ServeRun(Job):
 
     @cached_property
     def code(self) -> str:
-        """Digest of the code and the host constants that decide its numbers."""
         return code_of_serving(self.functions)
 
     @property
     def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
         return not self.functions
 
     @cached_property
@@ -95,7 +93,6 @@ class ServeRun(Job):
 
     @property
     def kernel(self) -> str:
-        """All runs share the loop over iterations."""
         return "serving"
 
     def simulate(self, workspace: Workspace) -> Record:
@@ -109,19 +106,16 @@ class ServeRun(Job):
         return record | {"served": pack(outcome.served)} if self.details else record
 
     def record(self, outcome: Outcome | None, wall_s: float, refused: str = "") -> dict[str, Any]:
-        """The record of an outcome, or of none, without details."""
         row = self.row(outcome.measures, outcome.deployment) if outcome else self.row(None, None, refused)
         row["broken_laws"] = physical_laws.find_broken(iter(outcome.broken_laws), self.name) if outcome else None
         return {"run": self.key, "row": row, "host": {"wall_s": wall_s}}
 
     def warm_up(self, workspace: Workspace) -> None:
-        """Serve the first requests."""
         deployment = workspace.of(Server).deployment(self)
         simulate_requests(self.serving, deployment, first_of(requests_on(self.serving, deployment), _WARM))
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The functions of the user's that take part."""
         return functions_of(self.serving)
 
     @property
@@ -175,9 +169,7 @@ def functions_of(serving: serving_files.Serving) -> tuple[str, ...]:
 
 
 def code_of_serving(functions: tuple[str, ...], *more: str) -> str:
-    """12 hex digits of the code and the host constants that decide what comes of serving. ``functions``: of the user's;
-    ``more``: further source files, relative to the checkout.
-    """
+    """12 hex digits of code and host constants that decide what comes of serving. ``functions``: of the user's."""
     text = f"{_digest()} {code_of(functions)}" + (f" {code_digest.digest_here(more)}" if more else "")
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
@@ -201,7 +193,6 @@ def _known(value: float) -> float | None:
 
 
 def measures_of(row: Mapping[str, Any]) -> Measures:
-    """The measures of a row that was not refused."""
     found: dict[str, Any] = {}
     for name, kind in _HINTS.items():
         if kind is Spread:
@@ -275,7 +266,6 @@ class ServePlan(NamedTuple):
 
     @property
     def first(self) -> serving_files.Serving:
-        """The file, or its first point."""
         return self.points[0]
 
     @property
@@ -290,10 +280,7 @@ class ServePlan(NamedTuple):
         return tuple(each for each in self.first.unread if keys_of([each]) <= everywhere)
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """What a reader has to know before the numbers of a file with axes: what its requests were read as, values of
-        machines that are far from known ones, keys that nothing reads, axes that change nothing. ``rows``: of the
-        table of its runs.
-        """
+        """How requests were read, far machines, keys and axes without effect. ``rows``: of the table of runs."""
         systems = {point.system.name: point.system for point in self.points}
         found = [datasheet_note(names)] if (names := [n for n, each in systems.items() if each.datasheet_only]) else []
         found += [note for system in systems.values() for note in plausible.plausibility_notes(system)]
@@ -315,7 +302,6 @@ class ServePlan(NamedTuple):
             yield from _idle(list(sweep.zip), rows, self.first.axes, said, self._why(list(sweep.zip)))
 
     def _why(self, names: list[str]) -> str:
-        """Why an axis changes no result, where it does not."""
         if names == ["scheduler.chunked_prefill"]:
             budgets = [(each, each.spec.scheduler.max_num_batched_tokens) for each in self.points]
             if all(int(requests_of(each).input.max()) <= budget for each, budget in budgets):
@@ -323,9 +309,7 @@ class ServePlan(NamedTuple):
         return SAME_NUMBERS
 
     def names(self) -> tuple[str, ...]:
-        """What each of the runs is called beside the others: its policy, where there are several, and the values of its
-        axes; of one point, the policy.
-        """
+        """What each run is called beside the others: its policy, where there are several, and its axes' values."""
         several = len(self.first.policies) > 1 or not self.has_axes
         return tuple(
             ", ".join(filter(None, [run.serving.policy.name if several else "", describe_values(run.cells)]))
@@ -362,9 +346,7 @@ def _idle(
 
 
 def serve_plan(source: library.Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
-    """``first``: the first point and policy alone. Raises SpecError, with the point, for values of axes that are not
-    valid.
-    """
+    """``first``: the first point and policy alone. Raises SpecError, with the point, for invalid values of axes."""
     begin = serving_files.load_serving(source, overrides)
     if first:
         return ServePlan((begin._replace(policies=begin.policies[:1], axes={}),), ({},))
@@ -378,9 +360,7 @@ def serve_plan(source: library.Source, overrides: Sequence[str] = (), *, first: 
 
 
 def refused_points(plan: ServePlan) -> Iterator[str]:
-    """A line for each run of a plan that would be refused before a request is served: where its axes are written, its
-    point, and why. Engines that several points share are built once.
-    """
+    """A line for each run that would be refused before a request is served: axes, point, and why."""
     built: dict[str, str] = {}
 
     def problem(check: Callable[[serving_files.Serving], object], serving: serving_files.Serving) -> str:
@@ -475,9 +455,7 @@ _ARRAYS = ("requests", "gaps", "series", "balance", "log")
 
 
 class Server:
-    """Serves runs. Each deployment is built once for runs that share it: the last one is kept, and those of runs with
-    details, whose ``outcomes`` (by key) are kept, too.
-    """
+    """Serves runs. A deployment is built once for runs that share it; those of runs with details stay, by key."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -522,7 +500,6 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def unpack_arrays(text: str) -> dict[str, Any]:
-    """What `pack_arrays` packed."""
     with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as kept:
         return {name: kept[name] for name in kept.files}
 
@@ -573,7 +550,6 @@ def write_manifest(folder: Path, plan: ServePlan, runs: Sequence[ServeRun]) -> N
 
 
 def table_of(plan: ServePlan, runs: Sequence[ServeRun], records: Mapping[str, Record]) -> tables.Table:
-    """A row a run, in their order; first its point and axes."""
     axes = {path: _kind(plan, path) for path in plan.first.axes}
     columns = {"point": "integer"} | axes | dict(COLUMNS) | {"run": tables.TEXT}
     rows = [{"point": run.point} | dict(run.cells) | records[run.key]["row"] | {"run": run.key} for run in runs]

@@ -13,17 +13,11 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.runs.run import Workspace
+from archsim.serving.answers import runs
 from archsim.serving.answers.configuration import Configuration, EngineLayout, serving_of, sizes_of, with_choice
 from archsim.serving.answers.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_rate
 from archsim.serving.answers.race import PartOfRace, Rounds, Tried, find_sustained
 from archsim.serving.answers.results import NEAR, ConfigurationResult
-from archsim.serving.answers.runs import (
-    ServeRun,
-    flat,
-    key_of,
-    measures_of,
-    offered_rate,
-)
 from archsim.serving.answers.sustained import sustained_rate
 from archsim.serving.clock import HOST_CAPTURED
 from archsim.serving.measures import Measures
@@ -43,9 +37,7 @@ ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draw
 
 @dataclass(frozen=True, eq=False)
 class OfLayout(PartOfSearch):
-    """All batch limits of engines of some sizes. Its row has ``found``: of each of `choices`, why it was refused, the
-    estimated rate, and `MEASURES`.
-    """
+    """All batch limits of some sizes. ``found`` of its row: by choice refusal, estimated rate, `MEASURES`."""
 
     precision: PrecisionSpec | None
     drafts: int | None  # of every decode; None: those of the file
@@ -53,8 +45,7 @@ class OfLayout(PartOfSearch):
 
     @cached_property
     def key(self) -> str:
-        """See `Job.key`."""
-        return key_of(self.serving, self.limits, [each.name for each in self.choices])
+        return runs.key_of(self.serving, self.limits, [each.name for each in self.choices])
 
     @property
     def name(self) -> str:
@@ -63,7 +54,6 @@ class OfLayout(PartOfSearch):
 
     @property
     def choices(self) -> list[Configuration]:
-        """Its configurations."""
         given, layout = self.serving.spec.search, self.layout
         policy = self.serving.policy.name if self.serving.has_traffic else ""
         return [
@@ -77,18 +67,15 @@ class OfLayout(PartOfSearch):
         ]  # fmt: skip
 
     def found(self, row: Mapping[str, Any]) -> list[ConfigurationResult]:
-        """What a row says of each of `choices`."""
         return [
-            ConfigurationResult(choice, None if refused else measures_of(measures), refused, estimate=estimate)
+            ConfigurationResult(choice, None if refused else runs.measures_of(measures), refused, estimate=estimate)
             for choice, (refused, estimate, measures) in zip(self.choices, row["found"], strict=True)
         ]
 
     def find(self, engines: SharedEngines) -> dict[str, Any]:
-        """Serve the requests with every configuration."""
-        return {"found": [(each.refused, each.estimate, flat(each.measures)) for each in self._serve(engines)]}
+        return {"found": [(each.refused, each.estimate, runs.flat(each.measures)) for each in self._serve(engines)]}
 
     def warm_up(self, workspace: Workspace) -> None:
-        """Serve the first requests with the first configuration that has the smallest batches."""
         engines, given, layout = workspace.of(SharedEngines), self.serving.spec.search, self.layout
         choice = self.choices[0]._replace(
             max_num_seqs=min(given.max_num_seqs), max_num_batched_tokens=min(given.max_num_batched_tokens)
@@ -140,11 +127,9 @@ def search(
     folder: Path | None = None,
     kept: Callable[[Sequence[ConfigurationResult]], None] = lambda found: None,
 ) -> list[ConfigurationResult]:
-    """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
-    refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
-    ``report``: gets what is served, of how many. ``jobs``: processes that serve. ``folder``: keeps what was served,
-    where a later search finds it, also after Ctrl-C. ``kept``: gets all configurations so far, whenever there are more.
-    Raises SpecError for none, and for pools apart; FailedRuns.
+    """Every configuration: by the highest rate where it was found, then goodput and throughput; refused ones last.
+    ``report``: hears progress; ``jobs``: processes; ``folder``: keeps what was served; ``kept``: gets all
+    configurations so far. Raises SpecError for none, and for pools apart; FailedRuns.
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
@@ -193,10 +178,9 @@ def search(
 def _range_of(
     serving: serving_files.Serving, best: ConfigurationResult, jobs: int, report: Callable[[str], None]
 ) -> Interval | None:
-    """The range of its highest rate in samples."""
     chosen = serving_files.load_serving(with_choice(serving.given, best.choice))
     policy = next((each for each in chosen.policies if each.name == best.choice.policy), chosen.policy)
-    run = ServeRun(chosen._replace(policy=policy), {}, 0, offered_rate(chosen))
+    run = runs.ServeRun(chosen._replace(policy=policy), {}, 0, runs.offered_rate(chosen))
     return sustained_rate(run, SAMPLES, jobs, report, best.highest_rate).range
 
 
@@ -237,9 +221,7 @@ class _Unbound(NamedTuple):
 
 
 def _unbound_run(outcome: Outcome, choice: Configuration) -> _Unbound | None:
-    """None where a limit may have mattered: a user's scheduler may read it, a prefix cache evicts by the room that is
-    left, and the ranks of pools apart have limits of their own.
-    """
+    """None where a limit may have mattered: own schedulers, prefix caches, and ranks of pools apart."""
     pool, cached = outcome.deployment.prefill.pool, outcome.requests.hash_tokens > 0
     if choice.prefill or cached or schedulers.is_function(outcome.deployment.scheduler.name):
         return None
@@ -294,7 +276,6 @@ def _order(found: ConfigurationResult) -> tuple:
 
 
 def layouts(serving: serving_files.Serving) -> list[EngineLayout]:
-    """Those of the file's pools, on all devices."""
     pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
     sizes, found = list(sizes_of(serving, devices)), []
     for parallel in sizes:

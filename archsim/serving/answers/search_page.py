@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from archsim.base.files import own_folder, write_text
-from archsim.serving.answers import configuration, page, runs
-from archsim.serving.answers.results import (
-    NOTATION,
-    ConfigurationResult,
-    answer,
-    best_sentences,
-    equal_groups,
-    table_of,
-)
+from archsim.serving.answers import configuration, page, results, runs
 from archsim.show.plots import Colours, PlotAxis, Points
 from archsim.show.units import significant
 from archsim.specs.serving_files import Serving
@@ -26,9 +18,7 @@ def pareto_plots(
     names: Sequence[str], points: Sequence[tuple[float, float]], goodputs: Sequence[float], best: Sequence[int],
     kind: str = "most goodput",
 ) -> list[Points]:  # fmt: skip
-    """Every configuration, by the speed that a user sees and the throughput of a device (``points``), with those that
-    no other beats in both; those at ``best`` are of the ``kind`` that is marked.
-    """
+    """Every configuration by a user's speed and a device's throughput (``points``), ``best`` marked as ``kind``."""
     if not names:
         return []
     users = "tokens/s of a user", "output tokens/s per device"
@@ -56,26 +46,26 @@ def pareto_plots(
 PARTIAL = "search.partial.csv"  # configurations so far, while a search runs
 
 
-def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder: Path) -> None:
+def write_search(serving: Serving, found: Sequence[results.ConfigurationResult], folder: Path) -> None:
     """``search.csv``, ``search.parquet``, ``best.yaml`` (a file of ``archsim serve``) and ``index.html``."""
     import yaml
 
     from archsim.show.rendering import render
 
     own_folder(folder)
-    table = table_of(found)
+    table = results.table_of(found)
     table.write_csv(folder / "search.csv")
     table.write_parquet(folder / "search.parquet")
     (folder / PARTIAL).unlink(missing_ok=True)
     files = ["search.csv", "search.parquet"]
-    if said := answer(serving, found):
+    if said := results.answer(serving, found):
         best = configuration.with_choice(serving.given, found[0].choice)
         if serving.has_traffic and len(serving.policies) > 1:
             names = [each.name for each in serving.policies]
             best["policies"] = [serving.given["policies"][names.index(found[0].choice.policy)]]
         write_text(folder / "best.yaml", f"# {said}\n{yaml.safe_dump(best, sort_keys=False)}")
         files.append("best.yaml")
-    groups, refused = equal_groups(found), sum(each.measures is None for each in found)
+    groups, refused = results.equal_groups(found), sum(each.measures is None for each in found)
     rows = []
     for each in groups[:MOST_ON_PAGE]:
         numbers = runs.flat(each.measures)
@@ -87,7 +77,8 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
         "policies": ", ".join(policy.name for policy in serving.policies), "files": files,
         "title": "Configurations, the best first (a row holds all with the same numbers)",
         "headers": ["configuration", "highest rate /s", *(header for _, header in page.SHOWN), "configurations"],
-        "rows": rows, "notes": [*best_sentences(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
+        "rows": rows, "notes": [*results.best_sentences(serving, found)][1:] + [results.NOTATION], "texts": 1,
+        "refused": refused,
         "plots": pareto_plots(
             [each.name for each in groups],
             [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in groups],

@@ -56,9 +56,7 @@ class Started(NamedTuple):
 
 
 def published_name(model: ModelSpec) -> str:
-    """The name of the checkpoint at Hugging Face, from the source of the model file. Without one, the name of the
-    model.
-    """
+    """The checkpoint's name at Hugging Face, from the source of the model file; else the model's name."""
     found = _CHECKPOINT.match(model.source or "")
     return found[0] if found else model.name
 
@@ -79,9 +77,7 @@ def gpus_of_host(system: SystemSpec) -> int:
 
 
 def placements(every: Sequence[Started], of_host: int) -> list[Placed]:
-    """Every engine on GPUs of its own: on the first host with room, the largest engines first; one that is larger than
-    a host takes whole hosts.
-    """
+    """Every engine on its own GPUs: the largest first, on the first host with room, or over whole hosts."""
     free: list[int] = []  # GPUs that are left on each host
     instances = [(started, instance) for started in every for instance in range(started.instances)]
     found: dict[int, Placed] = {}
@@ -101,7 +97,6 @@ def placements(every: Sequence[Started], of_host: int) -> list[Placed]:
 
 
 def arguments(started: Started) -> list[str]:
-    """The command that starts one engine."""
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[started.engine](started)
 
 
@@ -212,7 +207,6 @@ def shell(words: Sequence[str]) -> str:
 
 
 def _lines_of(engine: Placed, hosts: int) -> Iterator[str]:
-    """The commands that start an engine, one for each of its hosts."""
     started, of = engine.started, engine.started.role
     name = "engine" if of == BOTH else f"engine that does {of} alone"
     yield f"# {name}, {engine.instance + 1} of {started.instances}: {_number_of(started.parallel.devices, 'GPU')}"
@@ -238,9 +232,7 @@ def words_of(engine: Placed, rank: int) -> list[str]:
 
 
 def _with_hosts(engine: Placed, words: list[str], rank: int) -> list[str]:
-    """The command of an engine, with the ports that its ranks meet at, which no other engine has; on the ``rank``-th of
-    its hosts.
-    """
+    """The command of an engine with ports of its own for its ranks to meet at, on the ``rank``-th of its hosts."""
     started, hosts = engine.started, len(engine.gpus)
     address, port = f"${{HOSTS[{engine.gpus[0][0]}]}}", str(engine.port + RENDEZVOUS)
     dp = started.parallel.attention.dp

@@ -51,6 +51,7 @@ from archsim.show.units import interval as interval_text
 from archsim.show.units import listing, percent, significant
 from archsim.specs import serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
+from archsim.uncertainty import sure_answer
 from archsim.uncertainty.estimate import (
     SURE,
     Index,
@@ -66,16 +67,6 @@ from archsim.uncertainty.estimate import (
 )
 from archsim.uncertainty.propagation import SharedProgress
 from archsim.uncertainty.sure import measurements
-from archsim.uncertainty.sure_answer import (
-    NARROWER,
-    Measurement,
-    advice_sentences,
-    causes_of,
-    ends_of,
-    narrowing_sentence,
-    written_ends,
-    written_range,
-)
 from archsim.uncertainty.sure_files import quantity_rows, tornado_of, write_files
 from archsim.uncertainty.system_quantities import SystemQuantity, measurable, measured_off, quantities_of
 from archsim.uncertainty.worlds import drawn, draws_of, refuse_few, value_of
@@ -103,9 +94,7 @@ _WORKLOAD = workload.WorkloadSpec(
 
 
 class Off(NamedTuple):
-    """What is off in a side: factors of its host constants, by name of a field, as quantities that multiply; and
-    numbers of its machine.
-    """
+    """What is off in a side: factors of host constants (field → quantity that multiplies), numbers of its machine."""
 
     factors: tuple[tuple[str, Quantity], ...]
     machine: tuple[SystemQuantity, ...]
@@ -140,7 +129,7 @@ class ServedSure(Shown):
     pairs: tuple[OptionPair, ...]
     sentence: str
     indices: tuple[Index, ...]
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[sure_answer.Measurement, ...]
     quantities: tuple[Quantity, ...]
     notes: tuple[str, ...]
     unknown: str = ""  # why there are no indices and measurements
@@ -162,7 +151,7 @@ class ServedSure(Shown):
             ("",), rows, ("best in", *(f"{name} {unit}".strip() for unit, name in HEADLINES.values())),
             title=f"in {self.samples} samples: median (5 % to 95 %)", wraps=True,
         )  # fmt: skip
-        causes = causes_of(self.indices, self.unknown, self.explained_text)
+        causes = sure_answer.causes_of(self.indices, self.unknown, self.explained_text)
         return Answer((errors.sentence(self.sentence), table, *causes, *self.advice), self.notes, self.plain())
 
     @property
@@ -182,7 +171,6 @@ class ServedSure(Shown):
         return Table(columns, tuple(_row(each) for each in self.options))
 
     def to_pandas(self) -> DataFrame:
-        """`table` as a pandas DataFrame."""
         return self.table().to_pandas()
 
     def plain(self) -> dict[str, Any]:
@@ -205,16 +193,18 @@ class ServedSure(Shown):
             ],
         }  # fmt: skip
 
-    def measured_sentence(self, each: Measurement) -> str:
+    def measured_sentence(self, each: sure_answer.Measurement) -> str:
         """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
         before = self.options[0].intervals[self.explained] if self.explained else self.pairs[0].ratio
-        narrows = each.narrowed.width < NARROWER * before.width
-        return narrowing_sentence(each, written_range(before), written_range(each.narrowed), narrows)
+        narrows = each.narrowed.width < sure_answer.NARROWER * before.width
+        return sure_answer.narrowing_sentence(
+            each, sure_answer.written_range(before), sure_answer.written_range(each.narrowed), narrows
+        )
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Sentences: what would make the answer surer."""
-        return advice_sentences([self.measured_sentence(each) for each in self.measurements], self.indices)
+        return sure_answer.advice_sentences([self.measured_sentence(each) for each in self.measurements], self.indices)
 
 
 def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) -> Off:
@@ -265,7 +255,6 @@ def _collectives(serving: serving_files.Serving) -> str:
 
 
 def _of_machine(found: SystemQuantity, system: SystemSpec) -> bool:
-    """Whether a quantity of a machine's is not also one of the laws of an iteration."""
     return not found.quantity.key.startswith("measured.gemm")
 
 
@@ -303,11 +292,9 @@ def find_sure(
     plan: ServePlan, samples: int, folder: Path | None, watcher: sweep.Watcher | None = None, jobs: int | None = None,
     names: Sequence[str] = (), refused: Callable[[str, str], None] | None = None, most_tokens: float = np.inf,
 ) -> ServedSure:  # fmt: skip
-    """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them;
-    ``jobs``: runs that are served at a time (default: available cores); ``names``: of the runs; ``refused``: gets the
-    name of a run that cannot be served, and why; ``most_tokens``: of all runs in worlds together, which have the first
-    requests alone where all of them have more. Raises ArchsimError for too few samples, and for a plain file that
-    cannot be served; FailedRuns.
+    """Serve the runs of a plan in samples, kept in ``folder``/worlds; ``jobs`` at a time (default: cores); ``names``:
+    of the runs; ``refused``: gets a run that cannot be served, and why; ``most_tokens``: of all runs together, cut to
+    first requests. Raises ArchsimError for too few samples or a plain file that cannot be served; FailedRuns.
     """
     refuse_few(samples)
     if folder is None:
@@ -350,7 +337,6 @@ def find_sure(
 
 
 def quantities_of_sides(off: Iterable[Mapping[str, Off]]) -> dict[str, Quantity]:
-    """By key, of all sides of runs."""
     return {
         quantity.key: quantity
         for sides in off for each in sides.values()
@@ -396,12 +382,10 @@ def _of_all(row: Mapping[str, Any], few: Mapping[str, Any], whole: Mapping[str, 
 
 
 def _varies(samples: np.ndarray) -> bool:
-    """Beyond rounding."""
     return bool(np.ptp(samples) > 1e-9 * np.abs(samples).max())
 
 
 def world_of(run: ServeRun, off: Mapping[str, Off], draws: Mapping[str, np.ndarray], at: int) -> ServeRun:
-    """The run in one world."""
     serving, machines = run.serving, dict(run.serving.machines)
     factors: dict[str, dict[str, float]] = {}
     for side, each in off.items():
@@ -443,7 +427,7 @@ def _answer(
         explained = next((each for each in options[0].intervals if _varies(samples_of[each])), explained)
         answer = samples_of[explained] if explained else answer
     shares_of: tuple[Index, ...] = ()
-    measured: tuple[Measurement, ...] = ()
+    measured: tuple[sure_answer.Measurement, ...] = ()
     if not (unknown := refuse_shares(len(draws), samples)):
         expansion = expand(draws, answer)
         rates = {name: expand(draws, 1 / each) for name, each in costs.items()}
@@ -472,9 +456,7 @@ def _answer(
 
 
 def judged_by(serving: serving_files.Serving) -> tuple[str, bool]:
-    """(Column by which runs are compared, whether more is better): goodput under limits, output of a closed loop, else
-    the time of a request.
-    """
+    """(Column that compares runs, more is better): goodput, output of a closed loop, else the time of a request."""
     slo = serving.spec.slo
     if any(ns is not None for ns in (slo.ttft_ns, slo.tpot_ns, slo.e2e_ns)):
         return "goodput_per_s", True
@@ -517,7 +499,7 @@ def _sentence(judged: str, options: Sequence[ServedOption], pairs: Sequence[Opti
     ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
     if not ties:
         each = rest[0]
-        low, high = written_ends(each.ratio)
+        low, high = sure_answer.written_ends(each.ratio)
         return (
             f"{first.name} has {what} in {percent(first.best)} of {samples} samples. It is {each.ratio.p50:.2f}× "
             f"better than {each.slower}, and {low}× to {high}× in 90 % of the samples. Its {headlines}"
@@ -543,14 +525,12 @@ def _row(option: ServedOption) -> dict[str, Any]:
     row: dict[str, Any] = {"option": option.name}
     for column, value in option.values.items():
         row[column] = None if value is None else float(value)
-        row |= ends_of(column, option.intervals.get(column))
+        row |= sure_answer.ends_of(column, option.intervals.get(column))
     return row | {"best_share": option.best}
 
 
 def write_sure(found: ServedSure, folder: Path) -> Path:
-    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page. Equal results give equal
-    bytes.
-    """
+    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the page's path."""
     return write_files(found.table(), found.plain(), {"found": found, **_section(found)}, folder)
 
 
@@ -560,7 +540,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
         "name": found.name, "told": f"{found.sentence}.", "chart": whiskers(found),
         "tornado": tornado_of(found.indices, found.explained_text), "explained": found.explained_text,
         "pairs": [
-            (each.faster, each.slower, each.ratio, written_range(each.ratio),
+            (each.faster, each.slower, each.ratio, sure_answer.written_range(each.ratio),
              f"better in {percent(each.probability)}, worse in {percent(each.reverse)} of samples"
              if each.sure else "a tie")
             for each in found.pairs

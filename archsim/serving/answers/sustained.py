@@ -1,7 +1,5 @@
-"""The highest rate that a deployment sustains within its limits, and its range in samples.
-
-An engine that was measured takes f times as long at all it does in a sample, so that its rate there is read off the
-times without a draw (`archsim.serving.answers.chances`). The rate of others is found anew in each sample.
+"""The highest rate that a deployment sustains within its limits, with its range: of a measured engine from times
+without a draw (`archsim.serving.answers.chances`); of others found anew in each sample.
 """
 
 from __future__ import annotations
@@ -33,9 +31,7 @@ GRID = (0.15, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5)  # of the rate,
 def sustained_rate(
     run: ServeRun, samples: int, jobs: int, say: Callable[[str], None] = lambda text: None, known: float | None = None
 ) -> SustainedRate:
-    """Of the deployment of a run, whose requests come faster or slower; 0 where no rate is within its limits.
-    ``known``: the rate without a draw, where it was found. Raises as `deploy`.
-    """
+    """The highest rate within limits, 0 for none. ``known``: without a draw, where found. Raises as `deploy`."""
     serving = run.serving
     say("finding the rate that is sustained")
     deployment = deploy(serving)

@@ -1,7 +1,5 @@
-"""Timeline of served requests in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) opens.
-
-A worker (engine) is a process: its iterations are one thread, with the experts' part in the arguments; its use of KV
-and its queue are counters. Requests are asynchronous slices: queued, prompt, decode, one after the other.
+"""Timeline of served requests in the Trace Event Format (https://ui.perfetto.dev): an engine is a process with a thread
+of iterations and counters of KV and queue; requests are asynchronous slices: queued, prompt, decode.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ FIRST_WORKER_PROCESS = 2  # Perfetto reserves 0
 
 
 def write_serving_timeline(served: Served, path: Path, title: str) -> Path:
-    """Write the iterations of ``served.log`` and the requests that begin before its end. Returns the path.
-
-    Raises ValueError for a run without a log.
-    """
+    """Write the iterations and requests of ``served.log``; returns the path. ValueError for a run without a log."""
     if not len(served.log):
         raise ValueError("the run kept no log of its iterations. Serve with logged=")
     events = [*_lane_names(served.log), *_iterations(served.log), *_requests(served)]
