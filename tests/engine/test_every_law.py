@@ -10,6 +10,7 @@ TRIED = [system for system in SYSTEMS if system.sampled]
 @pytest.mark.parametrize("system", sampled(SYSTEMS, lambda system: system.sampled), ids=lambda system: system.name)
 def test_laws_hold(system):
     one = ran(system.start)
+    assert one.total_ns > 0
     for law in LAWS.values():
         law.holds(one)
 
