@@ -101,7 +101,7 @@ def defined() -> frozenset[str]:
     """Names of functions, classes, fields and constants of any module, and texts that are one word: keys and values."""
     found: set[str] = set()
     for file in SOURCES:
-        found.add(file.stem)
+        found.update((file.stem, file.parent.name))
         for groups in DEFINITION.findall(file.read_text(encoding="utf-8")):
             found.update(word for names in groups for word in re.findall(r"\w+", names))
         found.update(each.text for each in pieces_of(file) if each.text.isidentifier())

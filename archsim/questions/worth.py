@@ -78,7 +78,7 @@ class Worth(Shown):
     @property
     def break_even(self) -> float | None:
         """Decode iterations after which a rearrangement has paid for its moves and its search; None: never, or not in
-        every draw.
+        every sample.
         """
         saved_ms = self.rows[0].tpot_ms - self.best.tpot_ms
         saves = min(saved_ms / self.rows[0].tpot_ms, -self.tpot[1]) > NOTHING
@@ -156,7 +156,7 @@ class Worth(Shown):
                 f"A new placement moves {cost.moved:,} experts, of which {with_unit(cost.busiest_bytes, BYTE_UNITS)} "
                 f"go to the busiest rank. That takes {self.stall_ms:,.1f} ms over its link, after a search of "
                 f"{with_unit(self.search_s * NS_PER_S, TIME_UNITS)} on this host (measured).",
-                "Moving experts is not worth it: a token does not take less time in every draw." if even is None
+                "Moving experts is not worth it: a token does not take less time in every sample." if even is None
                 else f"Moving experts is worth it if the placement stays for {even:,.0f} decode iterations.",
                 *(f"Written for deployment: {file}" for file in self.placed.files),
             ),

@@ -116,7 +116,7 @@ def _inside(side: Side) -> str:
     for named in (side.experiment.systems, side.experiment.policies) if side.experiment is not None else ():
         if len(named) > 1:
             one, other = named[0].name, named[1].name
-            return f". To compare two of its own: archsim compare {one} {other} --in {side.source}"
+            return f". To compare two apart: archsim compare {one} {other} --in {side.source}"
     return ""
 
 

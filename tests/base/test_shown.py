@@ -5,12 +5,9 @@ import pytest
 from support.tiny import TINY
 
 import archsim as ar
-from archsim.base.answer import Answer, Grid
-from archsim.base.errors import nearest, spaced
+from archsim.base.errors import nearest
 from archsim.base.host import machine_bytes, sparse_zeros
 from archsim.base.tables import MOST_ROWS, Table
-from archsim.cli.printing import print_answer
-from archsim.show.rendering import render
 
 LINES, WIDTH = 24, 400
 
@@ -33,17 +30,6 @@ def test_a_result_fits_a_screen_and_a_notebook(results):
 def test_long_tables_say_how_long_they_are():
     table = Table({"a": "integer"}, tuple({"a": number} for number in range(1234)))
     assert "1,234 rows, 1 columns" in table._repr_html_() and table._repr_html_().count("<tr") == MOST_ROWS + 1
-
-
-def test_a_percentage_has_a_blank_where_people_read_it(capsys, tmp_path):
-    shown = Answer(["71% of 3", Grid(("a",), [("8%",)])], ["a share of 9.5%"])
-    print_answer(shown)
-    out, err = capsys.readouterr()
-    for text in (out, shown._repr_html_()):
-        assert "71\u00a0% of 3" in text and "8\u00a0%" in text
-    assert "9.5\u00a0%" in err and spaced("a%20b") == "a%20b"
-    (tmp_path / "page.j2").write_text("<p style='width: 9%'>{{ text }}</p>")
-    assert render("page.j2", {"text": "5% left"}, folder=tmp_path) == "<p style='width: 9%'>5\u00a0% left</p>"
 
 
 def test_dir_is_the_public_api():

@@ -1,5 +1,10 @@
 """Output that commands share: tables, notes, and where an interrupted command resumes."""
 
+from archsim.base.answer import Answer, Grid
+from archsim.base.errors import spaced
+from archsim.cli.printing import print_answer
+from archsim.show.rendering import render
+
 GIVEN = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"}, "engine": "none",
     "requests": {
@@ -24,3 +29,14 @@ def test_json_says_why(tmp_path, monkeypatch):
     assert main(["serve", str(tmp_path / "mine.yaml"), "--json", "--samples", "0"]) == 0
     (row,) = lines[0]["rows"]
     assert "a rank runs at most 1 request at a time" in row["why_slow"][0] and row["why_slow"][0] in row["notes"]
+
+
+def test_a_percentage_has_a_blank_where_people_read_it(capsys, tmp_path):
+    shown = Answer(["71% of 3", Grid(("a",), [("8%",)])], ["a share of 9.5%"])
+    print_answer(shown)
+    out, err = capsys.readouterr()
+    for text in (out, shown._repr_html_()):
+        assert "71\u00a0% of 3" in text and "8\u00a0%" in text
+    assert "9.5\u00a0%" in err and spaced("a%20b") == "a%20b"
+    (tmp_path / "page.j2").write_text("<p style='width: 9%'>{{ text }}</p>")
+    assert render("page.j2", {"text": "5% left"}, folder=tmp_path) == "<p style='width: 9%'>5\u00a0% left</p>"

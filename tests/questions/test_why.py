@@ -8,8 +8,6 @@ from support.tiny import TINY, archsim, tiny_file
 import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.runs.results import damage_notes
-from archsim.search.served_why import ServedLever, ServedWhy
-from archsim.uncertainty.estimate import Interval
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +44,6 @@ def test_without_a_step_the_worst_ones_follow_what_the_time_goes_to(tmp_path):
     assert f"{share:.0%}".removesuffix("%") in answer and low <= 100 * share + 1 and 100 * share - 1 <= high
     best = min(found.levers, key=lambda each: each.time_ns)
     assert best.with_it in answer or best.time_ns >= found.rows[0]["time_ns"]
-
-
-def test_a_lever_that_shortens_a_token_more_than_the_best_of_both_is_named():
-    """Ordered by both times; the largest gain of TPOT alone may be another's."""
-    host, experts = ServedLever("half the host", -0.34, -0.18, 0.0), ServedLever("faster experts", -0.11, -0.24, 0.0)
-    said = [ServedWhy("d", None, {"experts": Interval(0.2, 0.4, 0.6)}, levers).sentence
-            for levers in ((host, experts), (host, experts._replace(tpot=-0.1)))]  # fmt: skip
-    assert ["faster experts" in each for each in said] == [True, False]
 
 
 def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):

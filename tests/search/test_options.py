@@ -13,7 +13,6 @@ import yaml
 import archsim as ar
 from archsim.api import EXAMPLE
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.base.yaml import Place, Tree, parse_value
 from archsim.cli.main import main
 from archsim.questions.machine_price import price_machine
 from archsim.search import compare as sides
@@ -35,7 +34,6 @@ from archsim.show.units import times_text, with_prefix
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
-from archsim.specs.serving_keys import put_key
 from archsim.uncertainty.estimate import Interval, interval
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
@@ -461,24 +459,6 @@ def test_a_key_that_has_no_effect_is_said_to_have_none():
     given |= {"parallel": {"attention": {"tp": 1, "dp": 2}}}
     found = ar.compare(given, vary={"experts": ["tp", "ep"]}, samples=16, jobs=1)
     assert found.sentence.startswith("With experts ep instead of experts tp, ")
-
-
-@pytest.mark.parametrize(
-    ("change", "key", "expected"),
-    [
-        ("gpu=h100", "system", "h100_node"), ("system=H100", "system", "h100_node"),
-        ("gpu=dojo", "system", "dojo"), ("input=900", "requests.input", {"fixed": 900}),
-        ("output.mean=90", "requests.output", {"mean": 90}),
-    ],
-)  # fmt: skip
-def test_a_gpu_or_a_number_stands_for_its_machine_or_length(change, key, expected):
-    tree = Tree(copy.deepcopy(SERVED), {(): Place("file")})
-    name, _, value = change.partition("=")
-    put_key(tree, tuple(name.split(".")), parse_value(value, "x"), "x", lambda *given: None)
-    assert tree.find(tuple(key.split("."))) == expected
-    many = Tree(SERVED | {"instances": 3}, {(): Place("file")})
-    put_key(many, ("gpu",), "h100", "x", lambda *given: None)
-    assert many.find(("system",)) == "h100_cluster"
 
 
 def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():
