@@ -72,6 +72,11 @@ class Scenario:
                 f"precision.experts: {given.experts}: experts of an experiment have the dtype of the system, "
                 f"{system.compute.dtype}. Give the system compute: {{dtype: {given.experts}, peak: ...}}"
             )
+        if "shared_experts" in (given.bf16 or ()) and self.assumptions.weights == "all" and self.model.shared_experts:
+            raise SpecError(
+                "precision.bf16: shared_experts: with assumptions.weights: all, shared experts run with the routed ones, "
+                f"in the dtype of the system, {system.compute.dtype}. Leave it out, or serve the model (archsim serve)"
+            )
 
     @property
     def own_functions(self) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ def test_transfers_take_the_place_of_the_all_reduce_after_experts():
         (["parallel.attention.dp=4"], "4 ranks.*h100_node.* 8 dies.*dp: 8"),
         (["parallel.attention.tp=8", "parallel.experts.ep=4", "parallel.experts.tp=2"], "parallel.experts: tp 2"),
         (["precision.experts=bf16"], "dtype.* fp8"),
+        (["models=[deepseek-v3]", "precision.bf16=[shared_experts]"], "precision.bf16: shared_experts.* dtype .* fp8"),
         (["workload.context=200000"], "workload.context: 200,000 .* positions"),
     ],
 )  # fmt: skip

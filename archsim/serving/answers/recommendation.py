@@ -43,7 +43,7 @@ class Recommended:
     low: float  # 10th percentile of the rate of a real system, requests a second
     high: float  # 90th percentile
     probability: float  # that it is the best of those compared
-    upkeep: Upkeep  # J an output token and W a GPU, under load
+    upkeep: Upkeep  # J an output token and W a GPU, on average over a run
     usd_per_million: float  # USD of a million output tokens; nan: the price of a GPU is unknown
     limited: np.ndarray  # float64[TIMES] shares of requests within each limit, at slightly more than its rate
     meets: float = 1.0  # share of the draws in which it meets the asked rate; 1 without one
@@ -259,8 +259,8 @@ def why(found: Recommendation) -> Iterator[str]:
             f"{rent.usd_per_hour:.2f} USD ({rent.low:.2f} to {rent.high:.2f})."
         )
     yield (
-        "An output token takes {} J ({} to {}), with its prompt included. A GPU draws {} W ({} to {}) under load. "
-        "Hosts and cooling are not counted."
+        "An output token takes {} J ({} to {}), with its prompt included. A GPU draws {} W ({} to {}) on average "
+        "over the simulated run, its start and end included. Hosts and cooling are not counted."
     ).format(*interval(*joule), *interval(*watt))
 
 
