@@ -191,7 +191,7 @@ class AsMeasured:
         return np.maximum(active, self._local), seen
 
     def measured_at(self, pairs: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """bool[die]: a measured EP size within its measured tokens; and measured over law, float64[die]."""
+        """bool[die]: a measured EP size with its fewest pairs, and at most its most; measured / law, float64[die]."""
         begun = self._known & (pairs >= self._first)
         correction = np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
         return begun, begun & (pairs <= self._last), correction

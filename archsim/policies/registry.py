@@ -78,7 +78,7 @@ def built_in(rule: str) -> Callable[..., Any]:
 
 
 def build_policy(spec, model=None) -> Policy:
-    """The functions of a ``PolicySpec`` for ``model``. ValueError: import fails; ArchsimError: a user's rule, later."""
+    """The functions of a ``PolicySpec`` for ``model``. ValueError: cannot be imported; ArchsimError: fails later."""
     place = _placement(spec.placement, model)
     replication = None if spec.replication.name == "none" else _replication(spec.replication)
     return Policy(

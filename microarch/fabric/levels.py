@@ -57,7 +57,7 @@ class _Group(NamedTuple):
 
 @lru_cache(maxsize=64)
 def build_levels(levels: tuple[Level, ...]) -> Graph:
-    """Build the graph of ``levels``, innermost first. ValueError: an unknown kind or ``per``, a side below 1."""
+    """Build a graph, innermost level first. ValueError: unknown kind or ``per``, side < 1, ``per: edge`` off grids."""
     group = _innermost(levels[0])
     for number, level in enumerate(levels[1:], 1):
         if level.per not in JOINS:

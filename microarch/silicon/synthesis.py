@@ -139,7 +139,7 @@ def _rtlil(block: str, component: Any) -> str:
 
 
 def in_yosys(made: Callable, *given: Any) -> Any:
-    """``made(*given, folder, run)`` in its own process, as Yosys counts on; ``run``: a command. Raises ArchsimError."""
+    """``made(*given, folder, run)`` in its own process, as Yosys keeps numbering; ``run``: a command. ArchsimError."""
     with tempfile.TemporaryDirectory() as folder, own_code.safe_path():
         try:
             with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
