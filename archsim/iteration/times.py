@@ -347,7 +347,9 @@ def own_product_ns(rates: gemm.Rates, n: int, k: int, dtype: str, rows: np.ndarr
 def iteration_times(
     laws: IterationLaws, batches: Batches, *, experts_ns: ArrayLike | None = None, host_ns: float = 0.0
 ) -> IterationTimes:
-    """Times; 0 without requests. ``experts_ns``: float64[iteration], not by law; ``host_ns``: of an iteration."""
+    """Times of iterations; those without requests take no time. ``experts_ns``: float64[iteration] of all MoE layers,
+    in place of the law's; ``host_ns``: of the host, an iteration.
+    """
     tokens = batches.tokens
     some = tokens > 0
     found = dict.fromkeys(CAUSES, np.zeros(len(tokens)))

@@ -191,7 +191,9 @@ class AsMeasured:
         return np.maximum(active, self._local), seen
 
     def measured_at(self, pairs: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """bool[die]: a measured EP size with its fewest pairs, and at most its most; measured / law, float64[die]."""
+        """Whether a die is at a measured EP size with at least the fewest measured pairs, and with at most the most,
+        bool[die]; and measured over law, float64[die].
+        """
         begun = self._known & (pairs >= self._first)
         correction = np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
         return begun, begun & (pairs <= self._last), correction

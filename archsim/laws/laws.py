@@ -365,7 +365,9 @@ class Laws:
     def memory(
         self, level: str, op: str, quantity: str, *, library: str | None = None, version: str | None = None
     ) -> ScalarTable:
-        """Of l1, l2, hbm: ``bytes_per_s``, ``efficiency`` (read, write), ``latency_ns`` (chase). LawMissing."""
+        """One number of a memory level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write,
+        ``latency_ns`` of chase. Raises LawMissing.
+        """
         there = [table for table in self.calibration.hbm if isinstance(table, ScalarTable)]
         asked = {"level": level, "op": op, "quantity": quantity, "library": library, "version": version}
         return preferred_number(self._matching("memory", there, asked))

@@ -89,7 +89,9 @@ def uniform_split(tokens: int, copies: int) -> np.ndarray:
 
 
 def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
-    """Devices in proportion to a share of all tokens, float64[expert] (Lina). ValueError: none, or a share < 0."""
+    """Number of devices in proportion to each expert's share of all tokens, float64[expert] (Lina). Raises ValueError
+    for a share that is no number of at least 0, and for less than one device.
+    """
     return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
 
 

@@ -55,7 +55,7 @@ class Demand:
 
 
 class BatchSum:
-    """Sums the routing of a batch, the first ``batch`` requests over `decode_steps`, as it passes; so do ``watchers``.
+    """Sums the routing of a batch, the first ``batch`` requests over `decode_steps`, as it passes; ``watchers`` see it.
 
     folder: where steps go that would fill the memory (`Stacked`); None: they stay there.
     """

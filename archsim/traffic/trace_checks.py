@@ -139,9 +139,7 @@ def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> 
 
 
 def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) -> None:
-    """Raise TraceError at an id outside 0 … num_experts − 1 of experts[token, layer, k]; row_place(row, column) names
-    it.
-    """
+    """Raise TraceError at an id outside 0 … num_experts − 1 of experts[token, layer, k], at row_place(row, column)."""
     if experts.size and (experts.min() < 0 or experts.max() >= num_experts):
         row, column, rank = np.argwhere((experts < 0) | (experts >= num_experts))[0]
         raise TraceError(

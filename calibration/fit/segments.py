@@ -188,7 +188,7 @@ def _evening_weights(size: np.ndarray) -> np.ndarray:
 
 
 def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
-    """(pieces, left-out error): the fewest about as good as the best; JOINED, STRAIGHT: one between every two sizes."""
+    """(pieces, left-out error): the fewest about as good as the best; JOINED, STRAIGHT: a piece between all sizes."""
     sizes = len(np.unique(size))
     if sizes < LEAST_SIZES_TO_CHOOSE:
         return 0, 0.0

@@ -35,7 +35,7 @@ class Holes(NamedTuple):
 
 
 class LinkKind(NamedTuple):
-    """A kind of links: their class in the perfect graph, share of its bandwidth, and times its length."""
+    """A kind of links: class in the perfect graph, share of its bandwidth, and how many times as long they are."""
 
     of: int
     share: float = 1.0

@@ -122,6 +122,6 @@ def edge_mm(die_mm2: float, pieces: int) -> float:
 
 
 def across_bytes_per_s(d2d_mm2: Any, dies: int, estimates: AreaEstimates) -> Any:
-    """Bytes/s each way between halves of a square grid by the area of dies' ports: one link of four. Arrays, too."""
+    """Bytes/s each way between the halves of a square grid of dies with ports of ``d2d_mm2``: one link of four."""
     leaving_tb_per_s = d2d_mm2 / estimates.d2d_mm2_per_tb_per_s.value / 2
     return np.sqrt(dies) * leaving_tb_per_s / 4 * TERA

@@ -420,7 +420,7 @@ class RouteMoves:
 
 
 class MeshMoves(RouteMoves):
-    """By measured kernels: a vector for each token and expert, whatever ``dispatch``; all have theirs at its end."""
+    """By measured kernels: a vector for every token and expert whatever ``dispatch`` says; all arrive at the end."""
 
     def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         system, name = scenario.system, str(scenario.system.endpoint)
