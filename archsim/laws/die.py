@@ -571,7 +571,7 @@ def _rank(table: MoeTable, sizes: moe.MoeSizes, local: float | None, measured: b
 
 
 def _measured_at(ranks: Sequence[AsMeasured | Received], pairs: bytes, active: bytes) -> tuple[np.ndarray, ...]:
-    """bool[table, die]: begun there, and covers it; measured over law, float64[table, die]."""
+    """Whether tables have begun, and cover, these dies, bool[table, die]; measured over law, float64[table, die]."""
     load = np.frombuffer(pairs), np.frombuffer(active)
     found = zip(*(rank.measured_at(*load) for rank in ranks), strict=True)
     return tuple(np.stack(each) for each in found)
