@@ -86,7 +86,7 @@ class Balancing:
     def fetch(
         self, rule: Replication, placement: Placement, layer: int, row: int, demand: StepDemand
     ) -> tuple[Placement, int, float]:  # fmt: skip
-        """Replicas fetched during the step before: the placement that has them, the layer's row, the wait for them."""
+        """Replicas fetched during the step before: the placement with them, the layer's row there, the wait in ns."""
         if not acts_in(rule.phase, bool(demand.prefill_tokens.any())):
             return placement, row, 0.0
         holders = placement.holds[row]

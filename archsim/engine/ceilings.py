@@ -38,7 +38,9 @@ def ceilings(tokens: np.ndarray, holders: np.ndarray, slots: int) -> Ceilings:
 
 @kernel
 def _sums(tokens, holders, loads):
-    """Sum, largest, ``holders``' number and most on a die if each runs all of its experts; ``loads``: int64[die], 0."""
+    """Sum and largest of ``tokens``, how many ``holders``, and the most that a die would have if all of its experts ran
+    there alone. ``loads``: int64[die], zeros.
+    """
     pairs, largest, held, fullest = 0, 0, 0, 0
     for expert in range(unsigned(len(tokens))):
         pairs += tokens[expert]

@@ -159,7 +159,7 @@ class FreeDecision:
         return 0.0
 
     def takes_ns(self, plan: Plan) -> float:
-        """ns on the critical path of deciding, by the plan's effort (a timed host: HOST_OPERATION_NS each)."""
+        """ns on the critical path by the plan's effort, not by a clock (a timed host: HOST_OPERATION_NS each)."""
         return 0.0
 
     def aside_ns(self, effort: Effort) -> float:
@@ -167,7 +167,7 @@ class FreeDecision:
         return 0.0
 
     def lasts_ns(self, previous_ns: float, step_ns: float) -> np.ndarray:
-        """float64[State]: duration of each state of the last decision, given what it overlaps with."""
+        """float64[State] ns: each state of the last decision, given what it overlaps with (COLLECT: the step)."""
         lasts_ns = np.zeros(len(State))
         lasts_ns[State.COLLECT] = step_ns
         return lasts_ns

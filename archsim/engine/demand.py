@@ -174,7 +174,7 @@ class Origins:
 
 
 class RoutedTokens:
-    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED (memory; beyond, expectations do)."""
+    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED; larger steps would fill the memory."""
 
     def __init__(self, source: TokenSource, batch: int, dies: int):
         self._die = dies_of_requests(batch, dies)

@@ -205,7 +205,7 @@ class EventEngine:
         return now_ns + waits_ns
 
     def settle(self) -> bool:
-        """An iteration is about to begin: switch to a placement that has arrived. Whether none is on its way."""
+        """An iteration begins: switch to a placement that has arrived. Returns whether none is on its way."""
         if (placement := self.balancing.take_arrived()) is not None:
             self.use(placement)
         return self.balancing.pending is None

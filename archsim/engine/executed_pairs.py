@@ -94,7 +94,7 @@ class ExecutedPairs:
 
 @compiled.kernel
 def count_pairs(executed, die, origins):
-    """Add tokens to int32[die, expert]; ``executed``: experts int[token, k], negative: not; ``die``: int32[token]."""
+    """Add tokens to int32[die, expert]; ``executed``: int[token, k], negative: not executed; ``die``: int32[token]."""
     for token in range(len(executed)):
         for at in range(executed.shape[1]):
             if executed[token, at] >= 0:

@@ -31,7 +31,9 @@ from microarch.blocks.hbm import SLICES
 
 
 class LayerTimes(NamedTuple):
-    """``parts``: float64[PARTS] on the critical path; ``last``: rank; ``waits``: share that fetches take of experts."""
+    """Of one layer. ``parts``: float64[PARTS] on the critical path; ``last``: the rank that ends last; ``waits``: the
+    share of its experts' part that waits for fetched weights.
+    """
 
     ns: float
     parts: np.ndarray

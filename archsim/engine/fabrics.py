@@ -52,7 +52,7 @@ def dies_on_a_carrier(system) -> Any:
 
 
 def carriers_needed(system) -> Any:
-    """Carriers that dies linked as on one have room on; 1 for networks, own code, and spare rows. May be an array."""
+    """Carriers that dies linked as on one need: 1 for networks, own code, spare rows. Of arrays, an array."""
     together = dies_together(system)
     if together is None or system.topology.is_function or system.spares is not None:
         return 1

@@ -31,7 +31,7 @@ def factors_of(machine: Machine) -> DieFactors:
 
 
 def slow_down(times: GemmTimes, clock: float | np.ndarray) -> GemmTimes:
-    """Times on an array at a ``clock`` share (float64[entry] if unequal): all but launches and waits grows."""
+    """Times on an array at ``clock``, a share of its full one, float64[entry] if unequal; launches and waits stay."""
     by = 1 / clock
     more_ns = (times.compute_ns - times.bytes_ns - times.started_ns) * (by - 1)
     grown = np.divide(more_ns, times.compute_ns, out=np.zeros_like(more_ns), where=times.compute_ns > 0)

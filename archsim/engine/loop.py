@@ -1,4 +1,4 @@
-"""A run: an engine through the demands of a batch, with a barrier after each; keeps heatmap and history."""
+"""A run: an engine driven through a batch's demands, with a barrier after each step; it keeps heatmap and history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from microarch.fabric.fabric import Fabric
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """Of steps that count (after ``workload.warmup_steps``); elsewhere ``step_ns``, ``load`` are 0."""
+    """Outcome of the steps after ``workload.warmup_steps``; ``step_ns`` and ``load`` of the steps before are 0."""
 
     machine: state.Machine  # constants of the run
     fabric: Fabric  # of the machine
@@ -73,7 +73,7 @@ class StepResult(NamedTuple):
 
 
 class LimitedHeatmap:
-    """``heatmap_update: limited``: a heatmap behind its port, updated after each step for as long as that takes."""
+    """``heatmap_update: limited``: a heatmap that its port can update only for as long as each step takes."""
 
     def __init__(self, engine: EventEngine, predictor: heatmap.Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm

@@ -70,7 +70,7 @@ def neighbour_bytes_per_s(name: str, system, fabric: Fabric) -> float:
 
 
 def _reached_share(calibration: FabricCalibration) -> float:
-    """Hundredths of its nominal rate that a measured link reached at most; if none, of a machine that gives none."""
+    """Share of its nominal rate that a measured link reached at most, to hundredths; if none, a machine's default."""
     reached = max((each.bytes_per_s for each in calibration.link_rate), default=0.0)
     nominal = [law.link_bytes_per_s for law in calibration.endpoint if law.link_bytes_per_s >= reached]
     return round(reached / min(nominal), 2) if reached and nominal else D2DSpec.model_fields["efficiency"].default

@@ -37,7 +37,7 @@ class VectorBytes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the number of vectors depends on beside plan and origins; equal groups of experts, 1 and 1: no limit."""
+    """What vectors depend on beside plan and origins; groups of experts are equal, in order of id (1, 1: no limit)."""
 
     experts: int
     top_k: int
@@ -86,9 +86,9 @@ def send_once_to(
     hops: np.ndarray,
     anywhere: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,
-    the group of every die. anywhere: int64[home, die] tokens whose shared experts run there, whatever else of them
-    does: a further vector where none of a token's experts is.
+    """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``, the
+    group of every die. ``anywhere``: int64[home, die], tokens whose shared experts run on a die: one more vector where
+    none of their other experts is.
     """
     if anywhere is not None:
         tokens = np.maximum(origins.sum(axis=1, keepdims=True) / sizes.top_k, 1.0)
@@ -152,7 +152,7 @@ SENDS: Mapping[str, Send] = MappingProxyType({"per_token_expert": send_selection
 
 
 def expected_ranks(sizes: Sizes, ranks: int) -> float:
-    """Mean ranks that a token is sent to, of experts evenly on ``ranks`` and equally popular; see the module."""
+    """Mean ranks that a token is sent to, of ``ranks`` with equally many and popular experts; see the module."""
     per_rank = np.bincount(np.arange(sizes.experts) * ranks // sizes.experts, minlength=ranks)
     expert = np.arange(sizes.experts, dtype=np.int32)
     rank = np.repeat(np.arange(ranks, dtype=np.int32), per_rank)

@@ -32,7 +32,7 @@ class OwnBlocks:
         ]
 
     def service_ns(self, n_bytes: np.ndarray) -> np.ndarray | float:
-        """float64[entry]: how long all blocks hold a slice; 0.0 without. Raises ArchsimError for bad times."""
+        """float64[entry] ns: how long all blocks hold a slice; 0.0 without. Raises ArchsimError unless finite, >= 0."""
         total_ns: np.ndarray | float = 0.0
         for spec, function in self._blocks:
             total_ns = total_ns + _check_answer(spec.name, function(n_bytes.copy()), n_bytes.shape)

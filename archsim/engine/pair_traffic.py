@@ -75,7 +75,9 @@ def cross_links(pair_bytes, route_ptr, route_links, crossed):
 
 
 def send_statistics(sent: np.ndarray, n_bytes: int, global_die: int, executor: str) -> None:
-    """Add ``n_bytes`` of counts of every die to ``sent``: to the Global CP's die, or the partners of an all-reduce."""
+    """Add ``n_bytes`` of counts of every die to ``sent``, int64[die, die]: to ``global_die``, or if GPUs decide, to a
+    partner in each of log2 D rounds of an all-reduce (``microarch.blocks.global_cp.all_reduce_ns``).
+    """
     dies = len(sent)
     every = np.arange(dies)
     if executor != "gpu":

@@ -195,6 +195,7 @@ def _grow(tally, pair_bytes, before, grown):
 
 @kernel
 def _add(tally, pair_bytes, before, grown, load, resource_bytes, busy_ns, tokens, part_ns):
+    """As `_grow`; adds it to the sums of a phase, int64[resource], float64[resource], int64[die], float64[PARTS]."""
     _grow(tally, pair_bytes, before, grown)
     for r in range(len(resource_bytes)):
         resource_bytes[r] += grown.resource_bytes[r]

@@ -65,7 +65,7 @@ def _follow(following, ends_with, lasts_ns, state, now, notes, count):
 
 @kernel
 def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
-    """Walk a table from ``start``; returns the notes written. Spawned states follow the one that spawned them."""
+    """Walk a table by ``lasts_ns: float64[state]``; returns the notes' number. Spawned states start when spawned."""
     count = _follow(following, ends_with, lasts_ns, start, begin_ns, notes, np.int64(0))
     noted = np.int64(0)
     while noted < count:

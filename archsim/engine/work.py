@@ -84,7 +84,7 @@ class WorkBuilder:
         )  # fmt: skip
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
-        """float64[die]: distinct tokens of dies with ``experts``, ``tokens``; None where no time depends on them."""
+        """float64[die]: distinct tokens on dies of ``experts`` with ``tokens`` each; None: no time depends on it."""
         if not self._receives:
             return None
         return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))

@@ -29,7 +29,7 @@ SHARED = "flashinfer"
 
 
 class ExpertTimes(NamedTuple):
-    """``ns``: float64[tokens] of all MoE layers, from 0 on; ``outside``: extrapolated; ``library``: whose."""
+    """``ns``: float64[tokens] of all MoE layers, from 0 on; ``outside``: bool, extrapolated; ``library``: whose."""
 
     ns: np.ndarray
     outside: np.ndarray

@@ -66,7 +66,7 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
 
 
 def measured_peak(reference: ReferenceRates, dtype: str) -> float:
-    """FLOP/s of the measured GPU in a dtype; in one that it lacks, that of BF16 times the narrowing of values."""
+    """FLOP/s of the measured GPU in a dtype; of one that it lacks, BF16's, times as much as values are narrower."""
     peaks = reference.peak_flop_per_s
     return peaks[dtype] if dtype in peaks else peaks["bf16"] * WEIGHT_BYTES["bf16"] / WEIGHT_BYTES[dtype]
 

@@ -31,7 +31,7 @@ _NOTHING, BEFORE, ATTENTION, SHARED, EXPERTS, SEND, RECEIVE, RETURN, COLLECT = r
 
 
 class OverlapSchedule(NamedTuple):
-    """``stages``: of a layer of one half; halves take turns, a stage each; ``behind``: stages of the second."""
+    """``stages``: of a layer of one half; halves take turns, a stage each; ``behind``: how many the second lags."""
 
     stages: tuple[tuple[int, ...], ...]
     behind: int

@@ -60,7 +60,7 @@ COLUMNS = MappingProxyType(
 
 
 def laws_of(scenario: Scenario, links: Links | None) -> IterationLaws | None:
-    """Laws of the rank's other work; None if there are none. ``links``: whose collectives nobody measured."""
+    """Laws of the rank's other work; None: calibration or model lack them. ``links``: of an unmeasured machine."""
     system, model = scenario.system, scenario.model
     if model.missing_geometry or model.attention is None:
         return None
@@ -103,7 +103,7 @@ def _laws(
 
 def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
     """One iteration of a rank, or group of tensor-parallel ranks, with ``tokens``: decodes of `context_tokens` each, or
-    the prompts of its requests, all equal. Below one request a rank: of a rank that has one, as all wait for it.
+    the prompts of its requests, all equal. A rank has at least one request, as all wait for one that has.
     """
     one, none = np.ones(1), np.zeros(1)
     if not prompts:

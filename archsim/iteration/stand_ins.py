@@ -131,6 +131,7 @@ def _in_fewer_bits(calibration: CalibrationSpec, table: MoeTable, dtype: str) ->
 
 
 def _lacks_attention(calibration: CalibrationSpec, model: ModelSpec) -> bool:
+    """Whether no table is of one of its kinds, for prompts or for decodes."""
     needed = {kind.table for kind, _ in attentions(model)} - {None}
     there = {(table.phase, table.kind) for table in calibration.attention}
     return not all((phase, kind) in there for phase in PHASES for kind in needed)
@@ -152,7 +153,7 @@ def _one_shot(table) -> bool:
 
 
 def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
-    """With kernels of two matrices: if unmeasured, three's with 2/3 of weights and FLOP (relu²: Nemotron 3)."""
+    """With kernels of two matrices; if unmeasured, those of three with 2/3 of weights and FLOP (relu²: Nemotron 3)."""
     of_dtype = [table for table in calibration.moe if table.dtype == dtype and not table.eplb_slots]
     if any(table.kernel.endswith(NOT_GATED) for table in of_dtype):
         return calibration, []

@@ -199,7 +199,7 @@ def _attention_times(
     laws: Laws, kind: Kind, phase: str, model: ModelSpec, parallel: Parallelism, precision: Precision,
     library: str | None, rates: gemm.Rates | None, links: Links | None,
 ) -> AttentionTimes:  # fmt: skip
-    """Of one rank; ranks that share tokens have all heads over a part of them. SpecError: too many."""
+    """Of one rank; ranks that share tokens decode all heads over their part. Raises SpecError for too many ranks."""
     tp, shared = parallel.tp, parallel.context
 
     def of_heads(heads_over: int) -> AttentionTimes:
@@ -347,7 +347,9 @@ def own_product_ns(rates: gemm.Rates, n: int, k: int, dtype: str, rows: np.ndarr
 def iteration_times(
     laws: IterationLaws, batches: Batches, *, experts_ns: ArrayLike | None = None, host_ns: float = 0.0
 ) -> IterationTimes:
-    """``experts_ns``: float64[iteration] of all MoE layers, in place of the law's; ``host_ns``: of an iteration."""
+    """Times of iterations; those without requests take no time. ``experts_ns``: float64[iteration] of all MoE layers,
+    in place of the law's; ``host_ns``: of the host, an iteration.
+    """
     tokens = batches.tokens
     some = tokens > 0
     found = dict.fromkeys(CAUSES, np.zeros(len(tokens)))
@@ -374,8 +376,8 @@ def iteration_times(
 
 
 def _looked_up(table: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Rows of a table by size 0, 1, 2, ...: float64[iteration, ...]; beyond its end along its last tenth. Part of a row
-    is one.
+    """Rows of a table by size 0, 1, 2, ...: float64[iteration, ...]; beyond its end along its last tenth. Fractions
+    take the nearest row, above 0 at least row 1.
     """
     last = len(table) - 1
     at = np.minimum(np.where(size > 0, np.maximum(np.rint(size), 1), 0).astype(np.int64), last)

@@ -31,7 +31,7 @@ MOST_OCTAVES = 0.6
 
 
 class LatentSizes(NamedTuple):
-    """Prompts have keys of ``nope`` + ``rope``; decodes share the vector of ``rank`` + ``rope``."""
+    """Prompts have keys of ``nope`` + ``rope``, values of ``value``; decodes share one of ``rank`` + ``rope``."""
 
     rank: int
     nope: int

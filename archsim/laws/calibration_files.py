@@ -20,7 +20,7 @@ DEFAULT_CALIBRATION = "h100"
 
 
 def siblings_of(calibration: CalibrationSpec) -> Iterator[CalibrationSpec]:
-    """Shipped calibrations that may stand in: first ``scaled``, then by octaves of BF16 peak and bandwidth."""
+    """Shipped calibrations that may stand in, nearest first: ``scaled``, then by octaves of BF16 peak and bandwidth."""
     away = {}
     for path in sorted((shipped_configs() / KIND).glob("*.yaml")):
         gpu, reference = _rates_once(path, path.stat().st_mtime_ns)

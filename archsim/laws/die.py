@@ -191,7 +191,9 @@ class AsMeasured:
         return np.maximum(active, self._local), seen
 
     def measured_at(self, pairs: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """bool[die]: a measured EP size within its measured tokens; and measured over law, float64[die]."""
+        """Whether a die is at a measured EP size with at least the fewest measured pairs, and with at most the most,
+        bool[die]; and measured over law, float64[die].
+        """
         begun = self._known & (pairs >= self._first)
         correction = np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
         return begun, begun & (pairs <= self._last), correction
@@ -569,7 +571,7 @@ def _rank(table: MoeTable, sizes: moe.MoeSizes, local: float | None, measured: b
 
 
 def _measured_at(ranks: Sequence[AsMeasured | Received], pairs: bytes, active: bytes) -> tuple[np.ndarray, ...]:
-    """bool[table, die]: begun there, and covers it; measured over law, float64[table, die]."""
+    """Whether tables have begun, and cover, these dies, bool[table, die]; measured over law, float64[table, die]."""
     load = np.frombuffer(pairs), np.frombuffer(active)
     found = zip(*(rank.measured_at(*load) for rank in ranks), strict=True)
     return tuple(np.stack(each) for each in found)

@@ -94,7 +94,7 @@ def _should_be_faster(kind: Section, table: TableOrigin, other: TableOrigin) -> 
 
 
 class Section(NamedTuple):
-    """Table comparison. ``key``: of the same work; ``bits``; ``kernel``: of any version; ``ratios``: float64[point]."""
+    """How tables compare. ``key``: equal for equal work; ``bits``: of values; ``kernel``: of any version."""
 
     key: Callable[..., tuple]
     bits: Callable[..., tuple[float, ...]]

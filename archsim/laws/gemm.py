@@ -81,7 +81,8 @@ def _measured_points(
 
 @compiled.kernel
 def solve_definite(matrix, right):
-    """Solve matrix x = right by Cholesky, in place of each row of ``right`` float64[row, n]; ``matrix`` is overwritten.
+    """Solve matrix x = right by Cholesky in place of every row of ``right`` float64[row, n]; overwrites ``matrix``,
+    float64[n, n].
 
     Unlike linear algebra libraries, it starts no threads, which on a loaded machine cost a hundred times the work.
     """
@@ -338,7 +339,7 @@ class Rates(NamedTuple):
 
 def scale_to(calibration: CalibrationSpec, dtype: str, rates: Rates | None) -> Scale:
     """The scale of a die; None: the measured GPU. A peak of a dtype that the GPU lacks is worth as much more as its
-    weights are narrower. Raises LawMissing without any.
+    weights are narrower. Raises LawMissing without any peak.
     """
     peaks = calibration.reference.peak_flop_per_s
     if dtype not in peaks:

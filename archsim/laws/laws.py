@@ -114,6 +114,7 @@ class Laws:
     def expert_gemm(
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
     ) -> ExpertGemm:
+        """Gate, up and down product of an expert on a die with these rates. Raises LawMissing."""
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
 
     def fused_moe(
@@ -236,7 +237,7 @@ class Laws:
         library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce, nccl. Raises LawMissing."""
+        """GPU-to-GPU copy. ``direction``: uni, bi, ring; ``method``: ce (copy engine), nccl. Raises LawMissing."""
         asked = {"placement": placement, "direction": direction, "concurrent_pairs": concurrent_pairs, "method": method}
         tables = self._matching("copy (p2p)", self.calibration.p2p, asked | {"library": library, "version": version})
         return _transfer(preferred_copy(tables), size_bytes)
@@ -364,7 +365,9 @@ class Laws:
     def memory(
         self, level: str, op: str, quantity: str, *, library: str | None = None, version: str | None = None
     ) -> ScalarTable:
-        """``bytes_per_s``, ``efficiency`` (read, write), ``latency_ns`` (chase): l1, l2, hbm. Raises LawMissing."""
+        """One number of a memory level (l1, l2, hbm): ``bytes_per_s`` or ``efficiency`` of op read or write,
+        ``latency_ns`` of chase. Raises LawMissing.
+        """
         there = [table for table in self.calibration.hbm if isinstance(table, ScalarTable)]
         asked = {"level": level, "op": op, "quantity": quantity, "library": library, "version": version}
         return preferred_number(self._matching("memory", there, asked))

@@ -75,7 +75,9 @@ class EndpointLaw(NamedTuple):
     def time_ns(
         self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None, rate: float | None = None
     ) -> float:
-        """ns. ``vectors``: by term; ``links``: None: as measured; ``rate``: bytes/s to neighbours, None: measured."""
+        """ns of a kernel. ``vectors``: by term (`quantities`); ``links`` and ``rate`` (bytes/s one way to a neighbour):
+        None: as measured. No kernel beats the busiest link at ``rate``.
+        """
         passed_ns, busiest_ns = self.link_ns(vectors, vector_bytes, links), 0.0
         if rate is not None:
             passed_ns *= (links or self.links) * self.link_bytes_per_s / rate

@@ -138,6 +138,7 @@ class GemmTable(TableOrigin):
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(n, k) of every row of ``shapes``."""
         return _shapes_of(tuple(self.shapes))
 
     def range_of(self, n: int, k: int) -> tuple[float, float]:
@@ -248,6 +249,7 @@ class AttentionTable(TableOrigin):
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(heads, kv_heads) of every row of ``shapes``."""
         return tuple(shape_of(name) for name in self.shapes)
 
 

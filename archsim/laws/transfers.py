@@ -275,7 +275,7 @@ def payload_of(table: TransferTable) -> str:
 
 
 def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
-    """Fewest nodes, most SMs, most points, newest version; ONLY_BY_NAME last; then the default payload."""
+    """The preferred table: fewest nodes, most SMs, most points, newest version; ONLY_BY_NAME last; default payload."""
 
     def rank(table: TransferTable) -> tuple:
         of, listed = table.of, table.library not in ONLY_BY_NAME
@@ -299,7 +299,7 @@ def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
 
 
 class HbmReads(NamedTuple):
-    """``latency_ns`` of a dependent load; ``efficiency``: of the reference's bandwidth. None: not measured."""
+    """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth. None: not measured."""
 
     latency_ns: float | None
     efficiency: float | None

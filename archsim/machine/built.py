@@ -59,7 +59,7 @@ class Made(Protocol):
 
 @lru_cache(maxsize=1024)
 def as_built(system: Made) -> AsBuilt:
-    """The dies of a system; without drawn defects as long as the area that they need is not known."""
+    """The dies of a system; without sampled defects as long as the area that they need is not known."""
     import numpy as np
 
     sites, dies = system.sites, system.dies_as_built
@@ -209,7 +209,7 @@ def pairs_of(system: Made) -> set[tuple[int, int]] | None:
 
 
 def refuse_impossible(system: Made) -> None:
-    """Raise KeyProblem for dies and links that there are none of, spares that leave nothing, and parts."""
+    """Raise KeyProblem for unknown dies and links, spares that leave nothing, and a given machine that is in parts."""
     if not (system.dies_as_built or system.spares or system.links_as_built or system.drawn):
         return
     _refuse_unknown_dies(system)

@@ -18,7 +18,7 @@ from archsim.laws.tables import HBM, CalibrationSpec
 
 
 class FromCalibration(NamedTuple):
-    """Keys that a calibration gives to ``hbm`` or ``d2d``, and their source; without keys, ``why`` not."""
+    """Keys that a calibration gives to ``hbm`` or ``d2d``, and their source; without keys, ``why`` it gives none."""
 
     values: dict[str, Any]
     note: str

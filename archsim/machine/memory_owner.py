@@ -18,7 +18,9 @@ LATENCIES_NS: Mapping[str, float] = MappingProxyType({
 
 
 def with_owner(given: Any) -> Any:
-    """A system's keys with the ``memory`` of weights, KV and activations as ``hbm``. Raises KeyProblem."""
+    """A system's keys with the one ``memory`` that keeps weights, KV cache and activations as ``hbm``. Raises
+    KeyProblem for two that keep the same, and where different ones keep them.
+    """
     tiers = given.get("memory") if isinstance(given, dict) else None
     if not isinstance(tiers, list | tuple) or not all(isinstance(each, dict) for each in tiers):
         return given

@@ -123,6 +123,7 @@ class AttentionKind(Spec):
         raise NotImplementedError
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
+        """The part of it that is kept for good: 0 of a window."""
         return self.kv_bytes_per_token(value_bytes)
 
     @property

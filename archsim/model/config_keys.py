@@ -118,7 +118,7 @@ class ConfigKeys:
         return next((name for name in names if self.keys.get(name) is not None), None)
 
     def any(self, *names: str) -> Any:
-        """The first key with a value, else the class's for keys left out, else None (null, too); all count as read."""
+        """The first key with a value, else the class's for keys left out (not null), else None; all count as read."""
         self._read.update(names)
         if name := self.said(*names):
             for other in _SAME.get(name, ()):

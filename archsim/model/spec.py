@@ -197,6 +197,7 @@ class ModelSpec(fields.Spec):
         return sums.sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
+        """The part of it that is kept for good, without layers with a window."""
         return sums.sum(layers * kind.kept_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
@@ -221,7 +222,7 @@ class ModelSpec(fields.Spec):
 
     @property
     def router_weights(self) -> int:
-        """Weights of routers and hyper-connections (DeepSeek-V4, inference/model.py), which nobody quantises."""
+        """Weights of routers and hyper-connections (DeepSeek-V4, inference/model.py), which no checkpoint quantises."""
         n = self.streams
         routers = len(self.moe_layer_ids) * self.hidden * (self.experts + self.zero_experts)
         return routers + ((self.layers * 2 * (2 + n) + 1) * n * n * self.hidden if n > 1 else 0)
@@ -267,7 +268,9 @@ class ModelSpec(fields.Spec):
 
     @property
     def active_weights(self) -> int:
-        """Parameters that a token uses: no other experts, no embedding unless tied; even routing of zero experts."""
+        """Parameters that a token uses: without experts it is not routed to and without the embedding (a tied one
+        counts as the output layer); among zero experts, routing is taken to be even.
+        """
         used = Fraction(self.top_k, self.experts + self.zero_experts)
         whole = self.all_weights - self.routed_weights - self.input_weights
         tied = self.hidden * (self.vocabulary or 0) if self.tied_embeddings else 0

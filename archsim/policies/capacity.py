@@ -118,8 +118,8 @@ def _place_in_expert(experts: np.ndarray, rank_by: np.ndarray) -> np.ndarray:
 
 
 def drop_experts(load: ArrayLike, count: int) -> np.ndarray:
-    """int64, ascending: the ``count`` of least ``load[expert]``, ties low (Expert Drop, section 5.2). May raise
-    ValueError.
+    """int64, ascending: the ``count`` experts of least ``load[expert]``, ties to the lowest, that are not executed
+    (Expert Drop, Capacity-Aware Inference, section 5.2). ValueError: ``count`` above the number of experts.
     """
     load = checked_load(load, ("expert",))
     if checked_count(count, "count", least=0) > len(load):

@@ -18,7 +18,9 @@ class Predictor(Protocol):
     """Marks, for every expert, those expected to follow it."""
 
     def __call__(self, heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
-        """heat: uint32[layer, expert, expert], heat[l, i, j] = times a token that chose j followed one that chose i.
+        """Rewrite rows of `out` from the heatmap.
+
+        heat: uint32[layer, expert, expert], heat[l, i, j] = times a token that chose j followed one that chose i.
         changed: bool[layer, expert], rows of `heat` that differ from the previous call (all of them at the first).
         out: uint8[layer, expert, ceil(E/8)], little-endian bitset, rows as left by the previous call (zero at first).
         """
@@ -61,6 +63,7 @@ class TopFraction:
 
     def keep(self, experts: int) -> int:
         # The product is rounded first: 0.2 · 35 is 7.000000000000001 in binary and means 7.
+        """Experts that are marked in a row."""
         return math.ceil(round(self.fraction * experts, 9))
 
 
@@ -82,6 +85,7 @@ class TopPositive:
         hot_rows(heat, changed, self.n, 1, False, out)
 
     def keep(self, experts: int) -> int:
+        """Experts that are marked in a row, at most."""
         return self.n
 
 

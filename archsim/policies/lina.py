@@ -64,7 +64,7 @@ class LinaTable(NamedTuple):
 
 
 def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
-    """Paths of recorded ``top1[layer, token]`` (Lina: ``path_length`` 3, 4). ValueError: none, or unknown experts."""
+    """Path tables of recorded ``top1[layer, token]`` (Lina: 3 or 4 layers). ValueError: no token, unknown experts."""
     checked_count(path_length, "path_length")
     top1 = _check_top1(top1, checked_count(experts, "experts"))
     layers, tokens = top1.shape
@@ -89,7 +89,9 @@ def uniform_split(tokens: int, copies: int) -> np.ndarray:
 
 
 def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
-    """Devices in proportion to an expert's share of tokens: float64[expert] (Lina). ValueError for bad input."""
+    """Number of devices in proportion to each expert's share of all tokens, float64[expert] (Lina). Raises ValueError
+    for a share that is no number of at least 0, and for less than one device.
+    """
     return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
 
 

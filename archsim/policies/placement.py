@@ -179,7 +179,7 @@ def placement_of(found: PhysicalMap) -> Placement:
 
 
 def linear(experts: int, dies: int) -> np.ndarray:
-    """Die e // q (q = experts // dies) for e < q * dies, the rest e mod dies; of q = 0, e (published simulator)."""
+    """Die e // q with q = experts // dies for e < q * dies, else e mod dies; die e if q = 0 (published simulator)."""
     expert = np.arange(experts, dtype=np.int32)
     each = experts // dies
     return np.where(expert < each * dies, expert // max(each, 1), expert % dies).astype(np.int32)
@@ -191,7 +191,7 @@ def even_placement(experts: int, dies: int) -> np.ndarray:
 
 
 def pad_slots(experts: int, dies: int, layers: int) -> Placement:
-    """`even_placement` with as many slots on every die as on the fullest: kernels there find an empty slot."""
+    """`even_placement` with as many slots on every die as on the fullest, for kernels that run equally many."""
     of_homes = Placement.of_homes(even_placement(experts, dies), layers, dies)
     return replace(of_homes, room=np.full((layers, dies), -(-experts // dies), np.int64))
 

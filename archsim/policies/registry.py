@@ -78,7 +78,9 @@ def built_in(rule: str) -> Callable[..., Any]:
 
 
 def build_policy(spec, model=None) -> Policy:
-    """The functions of a ``PolicySpec`` for ``model``. ValueError: import fails; ArchsimError: a user's rule, later."""
+    """The functions of a ``PolicySpec``. ``model``: whose experts are placed; only a placement from a file needs it.
+    Raises ValueError if a user's function cannot be imported; one that fails later raises ArchsimError.
+    """
     place = _placement(spec.placement, model)
     replication = None if spec.replication.name == "none" else _replication(spec.replication)
     return Policy(

@@ -55,7 +55,7 @@ class Demand:
 
 
 class BatchSum:
-    """Sums the routing of a batch (the first ``batch`` requests) as it passes; ``watchers`` see it, too.
+    """Sums the routing of a batch, the first ``batch`` requests over `decode_steps`, as it passes; ``watchers`` see it.
 
     folder: where steps go that would fill the memory (`Stacked`); None: they stay there.
     """
@@ -131,7 +131,7 @@ def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
 
 @compiled.kernel
 def _count(experts, first, end, seen, tokens, order):
-    """Add int16[n, layer, k] of layers first … end − 1 to ``tokens``; append new ones to order int16[layer, expert]."""
+    """Add int16[n, layer, k] of layers first … end − 1 to ``tokens``; append new ones to order[layer, :seen[layer]]."""
     rows, _, top_k = experts.shape
     for row in range(rows):
         for layer in range(first, end):

@@ -40,7 +40,7 @@ def folder() -> Path:
 
 
 def cached_demand(kind: type[Kind], name: str, build: Callable[[Path | None], Kind]) -> Kind:
-    """The demand that `build(folder or None)` makes: a dataclass of arrays, None, numbers. name: unique."""
+    """What `build(folder or None)` makes: a dataclass of arrays, None and numbers. name: unique for the code."""
     found = _load(kind, _entry(name))
     return built_together([name], lambda folders: [build(folders[0])])[0] if found is None else found
 

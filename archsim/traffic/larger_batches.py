@@ -22,7 +22,7 @@ REDRAW, SHIFTED, FITTED = "redraw", "shifted", "fitted"
 
 @dataclass(frozen=True)
 class Shifted(Derived):
-    """Of ``batch`` requests i is recorded i modulo their number; copy c of C begins c/C of its decode steps later."""
+    """A `TokenSource`: request i repeats recorded i modulo their number; copy c of C begins c/C of its steps later."""
 
     source: Trace
     batch: int

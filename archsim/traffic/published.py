@@ -89,7 +89,7 @@ def _common_top(trace: Trace, count: float) -> float:
 
 
 def path_accuracy(trace: Trace, length: float) -> float:
-    """Mean part of experts that rank-0 paths of one half of the requests predict in the other, from layer 1 on."""
+    """Mean part of experts that rank-0 paths (Lina's) of half of the requests predict in the other, after layer 0."""
     one, other = statistics.halves(trace)
     found = []
     for layer in range(1, len(trace.layer_ids)):
@@ -99,7 +99,7 @@ def path_accuracy(trace: Trace, length: float) -> float:
 
 
 def _followers(one: Trace, other: Trace, layer: int, length: int) -> np.ndarray:
-    """int64[token of other, k]: most frequent followers in ``one`` of the longest known path, then shorter."""
+    """int64[token of other, k]: most frequent followers in ``one`` of the longest known path, then of shorter."""
     size, top_k = one.num_experts, one.top_k
     after = one.experts[:, layer, 0].astype(np.int64)
     best = np.tile(np.arange(top_k), (len(other.experts), 1))

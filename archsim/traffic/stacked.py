@@ -15,7 +15,7 @@ HELD_BYTES = 1 << 20
 
 
 class Stacked:
-    """Collects steps of shape and dtype (wider ones widen all). file: beyond HELD_BYTES; None: no file."""
+    """Collects steps of shape and dtype (wider ones widen all). file: for steps beyond HELD_BYTES; None: no file."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, file: Path | None = None) -> None:
         self._shape, self._dtype, self._file = shape, np.dtype(dtype), file

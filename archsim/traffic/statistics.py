@@ -97,8 +97,8 @@ def pair_coverage(counts: np.ndarray, top: float = TOP) -> np.ndarray:
 
 
 def mutual_information(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: bits that one expert of a pair tells of the other, from pairs [layer, i, j]; biased (Miller,
-    1955): compare tables of as many.
+    """float64[layer]: bits that one expert of a pair tells of the other, from pairs [layer, i, j]; few pairs add about
+    (E − 1)² / (2 · pairs · ln 2) bits (Miller, 1955), so compare tables of as many.
     """
     share = counts / np.maximum(counts.sum(axis=(1, 2), keepdims=True), 1)
     alone = share.sum(axis=2, keepdims=True) * share.sum(axis=1, keepdims=True)

@@ -93,6 +93,7 @@ def _check_tokens(manifest: dict, rows: list[dict]) -> None:
 
 
 def _file(about: Any, name: str, part: str) -> dict:
+    """The manifest's entry of a file: named after its content, so it cannot lead out of the folder."""
     _object(about, name, ("file", "bytes", "sha256"))
     digest, match = _text(about["sha256"], f"{name}.sha256"), _FILE.fullmatch(_text(about["file"], f"{name}.file"))
     if match is None:

@@ -139,9 +139,7 @@ def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> 
 
 
 def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) -> None:
-    """Raise TraceError at an id outside 0 … num_experts − 1 of experts[token, layer, k], placed by row_place(row,
-    column).
-    """
+    """Raise TraceError at an id outside 0 … num_experts − 1 of experts[token, layer, k], at row_place(row, column)."""
     if experts.size and (experts.min() < 0 or experts.max() >= num_experts):
         row, column, rank = np.argwhere((experts < 0) | (experts >= num_experts))[0]
         raise TraceError(
@@ -181,7 +179,7 @@ REPEATED = 8  # rows; of 39,000 public tokens in 24 layers of one expert each, f
 
 
 def check_recorded(where: str, experts: np.ndarray, row_place) -> None:
-    """Raise TraceError for what no router chooses: equal experts in REPEATED tokens, or in all layers."""
+    """Raise TraceError for experts[token, layer, k] that no router chooses: equal in REPEATED tokens, or all layers."""
     tokens, layers, k = experts.shape
     if layers < 2 or tokens < REPEATED:
         return

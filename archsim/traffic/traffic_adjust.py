@@ -142,7 +142,7 @@ def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: i
 
 
 def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0) -> TrafficModel:
-    """Move the parameters until generated traffic measures like the trace of loads ``shares``."""
+    """Move parameters until generated traffic measures like the trace, of load ``shares`` [phase, layer, expert]."""
     agreed = _decide(phase_agreement(trace))
     copies = COPIES[agreed is not None]
     requests, starts = trace.requests, model.phase_starts
@@ -185,7 +185,7 @@ def _spread(shares: np.ndarray, power: np.ndarray) -> np.ndarray:
 
 
 def _concentrate(shares: np.ndarray, power: np.ndarray, top_k: int) -> np.ndarray:
-    """Shares whose odds are to a power of each phase; none above 1 / top_k."""
+    """Shares [phase, layer, expert] whose odds are to a power of each phase; none above 1 / top_k."""
     changed = shares.copy()
     for phase in np.flatnonzero(power != 1):
         chance = np.clip(top_k * shares[phase], 1e-9, 1 - 1e-6)

@@ -7,7 +7,7 @@ from archsim.base.compiled import allocating
 
 @allocating
 def reweight(density, weights):
-    """One round of expectation maximisation of weights, given density float32[selection, component]."""
+    """One round of expectation maximisation of weights float64[component]; density: float32[selection, component]."""
     components = len(weights)
     moved = np.zeros(components)
     for row in range(len(density)):

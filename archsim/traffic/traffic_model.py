@@ -119,7 +119,9 @@ def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
 
 
 def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
-    """The model of a .yaml file (`head`) with tables. Raises what reading raises, Value-, Key-, Type-, IndexError."""
+    """The model of a .yaml file (`head`, at `path`) with tables. Raises what reading raises, or ValueError, KeyError,
+    TypeError or IndexError if they do not fit.
+    """
     read = packed_files.read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
     arrays = _complete({name: _decode(name, array) for name, array in read.items()})
     model = TrafficModel(

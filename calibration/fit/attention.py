@@ -85,7 +85,9 @@ def points_ns(law: AttentionLaw, named: dict, index: pd.MultiIndex) -> np.ndarra
 
 
 def left_out(corrections: pd.Series, together: list[str], inverse: np.ndarray) -> np.ndarray:
-    """float64[point]: corrections less predictions without ``together`` (Dubrule, 1983); ``inverse``: K^-1."""
+    """Corrections minus their prediction from all points that differ in ``together``, float64[point], by the closed
+    form of Dubrule (1983). ``inverse``: K^-1.
+    """
     weighted, found = inverse @ corrections.to_numpy(), np.empty(len(corrections))
     for rows in corrections.reset_index().groupby(together).indices.values():
         found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], weighted[rows])

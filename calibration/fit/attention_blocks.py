@@ -116,7 +116,7 @@ def _heads(kind: str) -> list[str]:
 
 
 def prices_of(terms: np.ndarray, ns: np.ndarray, floor_ns: np.ndarray | float = 0.0) -> np.ndarray:
-    """float64[term] ≥ 0: least squares of ln(predicted / measured), soft; floored points count where it is above."""
+    """float64[term] ≥ 0: robust least squares of ln(predicted / measured); those at floors count if predicted above."""
     scale = np.maximum(terms.max(axis=0), 1e-12)
     free = ns > ABOVE_FLOOR * np.asarray(floor_ns)
     free = free if free.sum() > terms.shape[1] else np.ones(len(ns), bool)

@@ -62,7 +62,7 @@ class Coverage(NamedTuple):
 
 
 def coverage_of(tables: list[TableResiduals]) -> Coverage:
-    """Coverage by tables that intervals did not see. ValueError: one GPU's, where one is left out."""
+    """Coverage of intervals by tables they did not see. ValueError: a GPU is left out and only one was measured."""
     parts = _folds_of(tables)
     if len(parts) < 2:
         raise ValueError(f"{tables[0].section}, {tables[0].how}: measured on one GPU alone; leaving it out takes two")

@@ -109,7 +109,7 @@ def products(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:
-    """The GPU as requested, or as the output is named, or the only one. Raises CalibrationError if ambiguous."""
+    """The GPU as requested, or as the output is named, or the only one. CalibrationError: ambiguous, or none."""
     known = measurements.gpus(tuple(TABLES))
     if not known:
         raise CalibrationError("no usable measurements: every row was refused or quarantined")

@@ -44,7 +44,7 @@ CHOICES = (
 
 
 def choose(points: tuple, corrections: np.ndarray) -> tuple[Kriging | None, np.ndarray]:
-    """(the choice that predicts left-out EP sizes best, float64[point of tp = 1]); few sizes: the first, none."""
+    """(the choice that best predicts left-out EP sizes, its errors, float64[point of tp = 1]); too few: first, none."""
     if sum(tp == 1 for _, tp in ranks_of(points)) < LEAST_RANKS_TO_LEAVE_OUT:
         return CHOICES[0], np.zeros(0)
     some = _every_second_size(points[2])
@@ -78,7 +78,7 @@ def no_peak(dtype: str) -> None:
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
-    """(configuration, sweeps of ln us by ep, tp, tokens_total) of a GPU's MoE rows; other routing: other sweeps."""
+    """(configuration, sweeps of ln us by ep, tp, tokens_total) of a GPU's MoE rows; separate where routing differed."""
     rows = with_defaults(rows)
     for values, mine in rows.groupby(KEYS, sort=True):
         named = dict(zip(KEYS, values, strict=True))
@@ -148,7 +148,7 @@ def fit_table(
     ceiling: Ceiling = NO_CEILING,
     siblings: Sequence[tuple[float, pd.DataFrame]] = (),
 ) -> MoeTable:
-    """The table of a pool of sweeps (ln us by ep, tp, tokens_total); ``siblings``: HBM bandwidth and sweeps."""
+    """The table of sweeps (ln us by ep, tp, tokens_total); ``siblings``: HBM bandwidth and sweeps of its law's GPUs."""
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
     hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
     others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in siblings]
@@ -175,7 +175,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEI
 
 
 def draw_noise(table: MoeTable, ep: np.ndarray, tp: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """float64[point]: mean deviation of a collector's draws from their median, by the law; nan: none drawn."""
+    """float64[point]: mean deviation of a collector's samples from their median, by the law; nan: none sampled."""
     named, found = named_of(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)

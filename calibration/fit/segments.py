@@ -188,7 +188,7 @@ def _evening_weights(size: np.ndarray) -> np.ndarray:
 
 
 def _choose(size: np.ndarray, time: np.ndarray) -> tuple[int, float]:
-    """(number of pieces, left-out error): the smallest about as good as the best, or JOINED, STRAIGHT."""
+    """(pieces, left-out error): the fewest about as good as the best; JOINED, STRAIGHT: a piece between all sizes."""
     sizes = len(np.unique(size))
     if sizes < LEAST_SIZES_TO_CHOOSE:
         return 0, 0.0
@@ -269,7 +269,7 @@ def _law(size, from_bytes, latency_ns, ns_per_byte) -> FittedPieces:
 
 
 def _with_an_end(law: FittedPieces) -> FittedPieces:
-    """The pieces, and one from the largest size on unless the last is long enough; its slope is over END_SPAN."""
+    """The pieces, and one from the largest size on, of the slope over END_SPAN, unless the last is long enough."""
     begin = max(law.last_bytes / END_SPAN, law.first_bytes)
     if law.from_bytes[-1] <= begin or law.from_bytes[-1] >= law.last_bytes:
         return law

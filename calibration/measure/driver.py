@@ -47,7 +47,7 @@ class Driver:
         self._cuda = ctypes.CDLL("libcuda.so.1")
 
     def copy(self, target: int, origin: int, size_bytes: int, stream: int) -> Callable[[], None]:
-        """A function that starts a copy between addresses of GPUs or page-locked memory (cuMemcpyAsync)."""
+        """A function that starts a copy between addresses of GPUs or page-locked memory on a stream (cuMemcpyAsync)."""
         call, check = self._cuda.cuMemcpyAsync, self._check
         arguments = (
             ctypes.c_uint64(target),

@@ -49,7 +49,7 @@ class TorchBackend:
             raise MeasureError(f"measuring needs NVIDIA's driver: {error}") from error
 
     def time(self, kind: str, point: Point) -> MeasuredTime:
-        """Median and percentiles of the repeats. PointError: not this point; MeasureError: none from now on."""
+        """Median and percentiles. Raises PointError if this point, MeasureError if no further one can be measured."""
         problem = None
         try:
             times_us, notes = getattr(self, f"_time_{kind}")(point)

@@ -16,7 +16,7 @@ SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio (Knuth, 
 
 
 def fingerprints(sweeps: pd.DataFrame) -> tuple[str, ...]:
-    """Every sweep's cells by name: a word a row, two characters a cell. sweeps: ln us; the last level is a row's."""
+    """Cells of each sweep by name: a word for a row, two characters a cell. sweeps: ln us, rows by the last level."""
     along = sweeps.index.names[-1]
     cells = (sweeps[name].unstack(along).sort_index().sort_index(axis=1) for name in sorted(sweeps.columns))
     return tuple(" ".join(row.tobytes().decode() for row in _hashes(each.to_numpy(float))) for each in cells)

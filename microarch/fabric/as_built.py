@@ -35,7 +35,7 @@ class Holes(NamedTuple):
 
 
 class LinkKind(NamedTuple):
-    """Class in the perfect graph, share of its bandwidth, and length in its lengths."""
+    """A kind of links: class in the perfect graph, share of its bandwidth, and how many times as long they are."""
 
     of: int
     share: float = 1.0
@@ -43,7 +43,9 @@ class LinkKind(NamedTuple):
 
 
 class Punched(NamedTuple):
-    """The graph of what works; ``kinds``: of its classes; ``channels``: needed; ``layer``: int[pair] of each route."""
+    """The graph of what works. ``kinds``: of its link classes; ``channels``: virtual channels that its routes need;
+    ``layer``: int[die · dies + die], that of every route.
+    """
 
     graph: Graph
     kinds: tuple[LinkKind, ...]

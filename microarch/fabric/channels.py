@@ -41,7 +41,9 @@ def _following_links(graph: Graph, of: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def layers(graph: Graph, kept: np.ndarray) -> np.ndarray:
-    """int64[pair]: layers without cycles of routes; ``kept``: bool[die, die], on the first if acyclic themselves."""
+    """int64[pair]: the layer of every route, such that no layer's routes wait for each other in a cycle. ``kept``:
+    bool[die, die], routes that are on the first layer if they have no cycle among themselves.
+    """
     found, on_first = np.zeros(graph.dies**2, np.int64), kept.ravel() & True
     if not _cyclic(graph, np.ones(graph.dies**2, bool)):
         return found

@@ -267,7 +267,7 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Fabric(Graph):
-    """``name``: such as ``5 × 5 mesh``; ``ports``: how many of its last links are ports of dies (`with_ports`)."""
+    """A graph with bandwidths and latencies. ``ports``: how many of its last links are ports of dies (`with_ports`)."""
 
     name: str
     classes: tuple[LinkClass, ...]

@@ -57,7 +57,9 @@ class _Group(NamedTuple):
 
 @lru_cache(maxsize=64)
 def build_levels(levels: tuple[Level, ...]) -> Graph:
-    """Build the graph of ``levels``, innermost first. ValueError: an unknown kind or ``per``, a side below 1."""
+    """Build the graph of ``levels``, innermost first. Raises ValueError for an unknown kind or ``per``, a side below 1,
+    or ``per: edge`` that is not a grid of meshes.
+    """
     group = _innermost(levels[0])
     for number, level in enumerate(levels[1:], 1):
         if level.per not in JOINS:

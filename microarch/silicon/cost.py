@@ -113,7 +113,9 @@ NOTHING_BESIDE = Beside()
 
 
 class Making(NamedTuple):
-    """How a machine is made. ``usd``: component → USD; ``pieces``: of one die; ``carriers``: of the"""
+    """How a machine is made. ``usd``: component → USD; ``pieces``: of one die; ``carriers``: of the
+    machine. Of many machines, arrays.
+    """
 
     usd: Mapping[str, Any]
     pieces: Any

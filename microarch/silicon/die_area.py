@@ -70,7 +70,7 @@ class AreaEstimates(Estimates):
 def die_area(
     system, leaving_bytes_per_s: float, decision_mm2: float, estimates: AreaEstimates | None = None
 ) -> Mapping[str, float]:
-    """Block → mm² of one die. ``leaving_bytes_per_s``: mean of dies; ``decision_mm2``: of the machine."""
+    """Block → mm² of one die. ``leaving_bytes_per_s``: of its outgoing links; ``decision_mm2``: of the machine."""
     estimates, made = estimates or AreaEstimates(), system.made
     node = NODES[made.node] if made is not None and made.node else NODES["n5"]
     rate = system.compute.peak_flop_per_s / TERA * system.compute.dtype_bytes / SIXTEEN_BIT
@@ -122,6 +122,6 @@ def edge_mm(die_mm2: float, pieces: int) -> float:
 
 
 def across_bytes_per_s(d2d_mm2: Any, dies: int, estimates: AreaEstimates) -> Any:
-    """Bandwidth each way between halves of a square grid of dies: one of a die's four links; may be arrays."""
+    """Bytes/s each way between the halves of a square grid of dies with ports of ``d2d_mm2``: one link of four."""
     leaving_tb_per_s = d2d_mm2 / estimates.d2d_mm2_per_tb_per_s.value / 2
     return np.sqrt(dies) * leaving_tb_per_s / 4 * TERA

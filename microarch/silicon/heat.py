@@ -87,7 +87,9 @@ def voltage(clock: Any, at_no_clock: float) -> Any:
 
 
 class HeatGrid:
-    """``pairs``: int64[n, 2] of nodes, ``between``: float64[n] W/K; ``down``: float64[node] W/K into the coolant."""
+    """Nodes that conduct heat to each other and to a coolant. ``pairs``: int64[n, 2] of nodes, ``between``: float64[n]
+    W/K; ``down``: float64[node] W/K into the coolant.
+    """
 
     def __init__(self, pairs: np.ndarray, between: np.ndarray, down: np.ndarray):
         from scipy.sparse import coo_matrix, diags
@@ -102,7 +104,7 @@ class HeatGrid:
         self._solve = splu(self._matrix).solve
 
     def above_k(self, power_w: np.ndarray) -> np.ndarray:
-        """float64[node]: K above the coolant, of W each; the second solve removes rounding of the first."""
+        """float64[node] K above the coolant, by W in each; a second solve takes away the first's rounding."""
         found = self._solve(power_w)
         return found + self._solve(power_w - self._matrix @ found)
 

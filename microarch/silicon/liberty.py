@@ -104,7 +104,7 @@ def _surface(group: LibertyGroup) -> Surface:
 
 @dataclass(frozen=True)
 class Arc:
-    """From an input pin to an output: delay and slew of a rising, then a falling output; of setup, constraints."""
+    """From an input pin to an output. ``tables``: delay and slew of rise, then fall; of a setup arc the constraints."""
 
     source: str
     sense: str  # positive_unate, negative_unate, non_unate

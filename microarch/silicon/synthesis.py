@@ -139,7 +139,9 @@ def _rtlil(block: str, component: Any) -> str:
 
 
 def in_yosys(made: Callable, *given: Any) -> Any:
-    """``made(*given, folder, run)`` in its own process, as Yosys counts on; ``run``: a command. Raises ArchsimError."""
+    """``made(*given, folder, run)`` in a process of its own, as what Yosys finds depends on the numbers that it has
+    given out before; ``run``: a command of Yosys, whose log is in the folder. Raises ArchsimError where it fails.
+    """
     with tempfile.TemporaryDirectory() as folder, own_code.safe_path():
         try:
             with ProcessPoolExecutor(1, get_context("spawn")) as fresh:

@@ -37,6 +37,7 @@ class ComponentArea(NamedTuple):
 
     @property
     def ratio(self) -> float:
+        """Analytical over synthesised."""
         return self.analytical_um2 / self.synthesised.area_um2
 
     @property

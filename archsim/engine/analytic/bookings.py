@@ -184,7 +184,7 @@ def _passed_one(s, resource, moves, slices):
 
 @outer
 def passed_together(s, src, dst, from_hbm, to_hbm, moves, slices):
-    """How long a transfer takes in competition with all that start with the step: ``moves`` or ``slices`` bytes."""
+    """Time of a transfer of ``moves`` bytes of vectors or ``slices`` of a slice beside all that start with the step."""
     machine, ns, (first, last) = s.machine, 0.0, route_of(s.machine, src, dst)
     if from_hbm:
         ns = max(ns, _passed_one(s, HBMS * machine.dies + src, moves, slices))

@@ -46,7 +46,8 @@ class WalkKernel:
     def _explain(self, work: StepWork, walked: walk.WalkedStep, tally: Tally) -> None:
         """Attribute the step's time to what the die that finishes last was doing.
 
-        Waiting for slices is attributed to the links if the most loaded link is busy longer than the most loaded HBM.
+        Waiting for slices is attributed to the links if the most loaded link is busy longer than the most loaded HBM,
+        else to the HBMs.
         """
         dies, bound_ns = self._machine.dies, tally.bound_ns
         die = int(walked.dies["array"].argmax())

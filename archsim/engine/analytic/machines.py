@@ -120,7 +120,7 @@ def walk_all_carriers(
 
 
 def walk_machines(recorded: recorded_steps.RecordedSteps, system: SystemSpec, strategy: str) -> ManyWalked:
-    """Walk all recorded steps on the machines that a system stands for (`rates.with_rates`), on equal carriers."""
+    """Walk all recorded steps on the machines that a system stands for (`rates.with_rates`), on as many carriers."""
     first, row = by_part(system, "links")
     links, reach = links_of(recorded, pick(system, first))
     added, decision_ns = decisions_of(recorded, reach)
@@ -202,7 +202,7 @@ class _Walks:
             counted += moved
 
     def _times(self, step: int, system: SystemSpec) -> tuple[np.ndarray, np.ndarray]:
-        """float64[work, entry, 4] (compute, least, drain, alone) and launches, float64[work, die]; as `WorkBuilder`."""
+        """ns, as `WorkBuilder`: float64[work, entry, 4] (compute, least, drain, alone), launches float64[work, die]."""
         recorded = self._recorded
         entries, machine = recorded.works[step].entries, recorded.machine
         given = (np.ascontiguousarray(entries[name]) for name in ("tokens", "routed", "read_bytes", "die"))

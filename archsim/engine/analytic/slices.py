@@ -1,4 +1,4 @@
-"""State of a walk (slices, resources, dies), and what blocks (``microarch.blocks``) decide about a slice."""
+"""State of a walk (slices, resources, dies), and what the blocks (``microarch.blocks``) decide about a slice."""
 
 from typing import NamedTuple
 

@@ -18,7 +18,10 @@ from microarch.fabric.fabric import Fabric
 
 
 class FetchedWeights(NamedTuple):
-    """``ns``: float64[die] after the dispatch; ``share``: of pairs that wait; ``transfer``: None without fetches."""
+    """``ns``: float64[die], from the end of the dispatch until a die has the weights; ``share``: float64[die] of its
+    pairs that wait for them. ``source``: int64[fetch], where the weights come from; ``transfer``: their way, None
+    without fetches.
+    """
 
     ns: np.ndarray
     share: np.ndarray

@@ -201,7 +201,7 @@ def _nccl(laws: Laws, size: int) -> PortLaw:
 
 
 def variant_of(laws: Laws, dispatch: str, library: str | None, ranks: int | None = None) -> str:
-    """The measured kernel of a library, the first that has one, or of ranks nearest to ``ranks``. Raises LawMissing."""
+    """The measured kernel of ``library``, the first that has one, or that of nearest ``ranks``. Raises LawMissing."""
     there = {table.of["variant"] for table in dispatches(laws.calibration)}
     wanted = [name for of, name in KERNELS[dispatch].names.items() if library in (None, of)]
     found = [name for name in wanted if name in there]
@@ -247,7 +247,7 @@ PREPARED_TOKENS = 2.0 ** np.arange(9)  # of a rank, over which counts take the s
 
 
 def prepare_ns(name: str, op: str, dispatch: str, library: str | None, size: int) -> float:
-    """Counts exchanged before a dispatch of TensorRT-LLM's two-sided kernels (median of few tokens; else 0)."""
+    """ns to exchange counts before a dispatch of TensorRT-LLM's two-sided kernels (median of few tokens); else 0."""
     laws = Laws(calibration_named(name))
     if op != DISPATCH or "nccl" in KERNELS[dispatch].names:
         return 0.0

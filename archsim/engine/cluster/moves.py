@@ -229,7 +229,7 @@ class PortMoves:
         return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
 
     def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
-        """SMs that kernels take as long as they would inside one node; for the rest of the time, the NIC moves all."""
+        """Sends and receives take all SMs as long as inside one node; for the rest of the time, the NIC moves all."""
         if self._free or self._share:
             return overlap.Sms(share=self._share), overlap.Sms(share=self._share)
         passed = sent.vectors.sum(axis=1).max() * (self._grid.size - 1) / self._grid.size
@@ -420,7 +420,7 @@ class RouteMoves:
 
 
 class MeshMoves(RouteMoves):
-    """By the law of measured kernels: a vector for every token and expert; all dies have theirs when it ends."""
+    """By measured kernels: a vector for every token and expert whatever ``dispatch`` says; all arrive at the end."""
 
     def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         system, name = scenario.system, str(scenario.system.endpoint)
@@ -472,7 +472,7 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
 
 
 def name_kernels(scenario: Scenario) -> str | None:
-    """The measured kernels that move hidden vectors, by level, or between a mesh's chips; None where none charges."""
+    """Measured kernels that move hidden vectors, by level or between a mesh's chips; None where none is charged."""
     if scenario.system.endpoint is not None and scenario.assumptions.activations == "dispatched":
         return mesh_laws.name_endpoint(scenario.system)
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"

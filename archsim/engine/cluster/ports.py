@@ -84,7 +84,7 @@ def grid_of(system) -> Grid | None:
 
 
 def flows_forwarded(vectors: np.ndarray, to_nodes: np.ndarray, grid: Grid, vector_bytes: float) -> PortBytes:
-    """Flows of a dispatch, once a (token, node). ``vectors``: [home, die], ``to_nodes``: [home, node] tokens."""
+    """Flows of a dispatch that sends once a (token, node): ``vectors`` [home, die], ``to_nodes`` [home, node]."""
     nodes, size = grid.nodes, grid.size
     by_rail = vectors.reshape(nodes, size, nodes, size).sum(axis=0)  # [rail, node, die in it]
     inner = _off_diagonal(by_rail.swapaxes(0, 1) * float(vector_bytes))
@@ -136,6 +136,7 @@ def refuse_unequal(slots: np.ndarray, experts: int) -> None:
 
 
 def _off_diagonal(flows: np.ndarray) -> np.ndarray:
+    """Without what a port sends to itself; changes ``flows``."""
     member = np.arange(flows.shape[1])
     flows = np.ascontiguousarray(flows)
     flows[:, member, member] = 0.0

@@ -39,7 +39,7 @@ def explain_product(tally, work, entry, since, until):
 
 @compiled.outer
 def trace_back(stages, work, tally, stage):
-    """Add the critical path that ends with ``stage`` to ``bound_ns``, by cause (an HBM: read), and residuals."""
+    """Add the critical path that ends with ``stage``, and its residuals, to ``bound_ns`` by cause (an HBM: a read)."""
     until = stages[stage].end
     while stage >= 0 and until > 0.0:
         row = stages[stage]

@@ -157,7 +157,9 @@ def _ends_step(s, stage):
 
 @kernel
 def run_step(s, begin_ns):
-    """Run one step; float64 ns at which its last stage ends, but for copies under ``copy_writes: background``."""
+    """Run one step from ``begin_ns``; float64 ns at which its last stage ends: stores included, but for copies under
+    ``copy_writes: background``, whose time is left to the HBMs at the start of the next step.
+    """
     s = reference(s)
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0

@@ -30,7 +30,7 @@ ROUTES = (State.REQUEST, State.DATA, State.ACT_MOVE)
 
 
 def step_log(stages: np.ndarray, work: StepWork, begin_ns: float, waits_for_copies: bool) -> dict[str, np.ndarray]:
-    """Columns of the table above. ``stages``: a pool's rows; ``waits_for_copies``: whether a step ends with them."""
+    """Columns of the table above, of a pool's ``stages``; ``waits_for_copies``: whether a step ends with its copies."""
     critical = _critical(stages, waits_for_copies)
     filled_at_home = (stages["kind"] == State.LLC_FILL) & (stages["kind"][stages["parent"]] == State.REMOTE_HBM)
     served = (UNIT[stages["kind"]] != Unit.NONE) & (stages["item"] >= 0)  # copies of the step before are left out

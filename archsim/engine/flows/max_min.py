@@ -317,7 +317,7 @@ def _take_open(net, r):
 
 @inner
 def _subtract(net, at, level, beyond, fixed):
-    """Remove fixed flows from a resource; whether it is not watched and may have saturated before."""
+    """Remove fixed flows from a resource; returns whether it is not watched and may have saturated before."""
     change = net.changes[unsigned(at)]
     resource = net.resources[change.resource]
     left, waiting = resource.left, resource.waiting

@@ -36,7 +36,7 @@ MAX_SWEEPS = 200
 
 @outer
 def solve_rates(net, ports, fair):
-    """`fair_rates`, or else `round_robin_rates`: one kernel, so that none is compiled twice for it."""
+    """`fair_rates`, or else `round_robin_rates`, in one kernel; ``ports``: NO_PORTS where rates are fair."""
     if fair:
         max_min.fair_rates(net, ports)
     else:
@@ -112,6 +112,7 @@ def _forward(net, ports, found, coupled, reached):
 
 @inner
 def _taken(net, ports, k):
+    """Bytes/ns of all flows that enter by port ``k``."""
     total = 0.0
     for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
         group = net.groups[ports.entries[e]]
@@ -216,7 +217,7 @@ def _backward(net, ports, coupled):
 
 @inner
 def _fill_uncoupled(net, ports, coupled, reached):
-    """Levels of uncoupled resources: a flow that nothing slows requests all. Returns the largest relative move."""
+    """Levels of uncoupled resources: a flow that nothing else slows requests all. Returns the largest relative move."""
     moved = 0.0
     for i in range(coupled, reached):
         r = ports.sweep[i]

@@ -61,8 +61,8 @@ NO_ROWS = np.zeros(0, np.int64)
 
 
 def build_ports(net: network.FlowNetwork, rank, cycles: bool = False) -> Ports:
-    """Input ports for ``rank: int64[resource]`` (-1: uncoupled). ValueError unless ranks rise along routes or
-    ``cycles``.
+    """Input ports for ``rank: int64[resource]`` (-1: uncoupled). Raises ValueError where ranks do not rise along the
+    coupled part of a route, unless there may be ``cycles``.
     """
     rank, route_resources = np.asarray(rank, dtype=np.int64), net.routes
     resources, positions = len(net.resources), len(route_resources)

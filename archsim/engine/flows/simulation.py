@@ -164,7 +164,9 @@ def _share_links(graph: Graph, src, dst, size, start, latency, rates, port, arbi
 
 
 def _network(graph: Graph, pairs, rates, port):
-    """Network over the routes of ``pairs: int64[group]``: links; with a port limit, also injection and ejection."""
+    """Network over the routes of ``pairs: int64[group]`` (src · dies + dst). Resources: links as in the graph; with a
+    port limit also injection (links + die) and ejection (links + dies + die).
+    """
     dies, links = graph.dies, graph.links
     routes = [graph.route(*divmod(int(pair), dies)) for pair in pairs]
     if not math.isinf(port):

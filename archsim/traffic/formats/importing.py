@@ -66,8 +66,8 @@ def import_sources(
 ) -> ImportReport:
     """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
-    model: checks the routing; None: the shipped one that the first source names. on_error: stop or skip. reader: a
-    user's.
+    model: checks the routing; None: the shipped one that the first source names. on_error: stop at the first damaged
+    request or file, or skip it. reader: a user's own format.
     """
     for source in sources:
         if not source.exists():

@@ -64,7 +64,7 @@ def load_files(sources: Sequence[Path]) -> list[Path]:
 
 
 def read_all_loads(sources: Sequence[Path], model: ModelSpec) -> Loads:
-    """The loads of all sources, without idle matrices. Raises TraceError: not of one recording, or all zero."""
+    """Loads of all sources, summed over ranks, without idle matrices. TraceError: several recordings, or all zero."""
     files = load_files(sources)
     every = [read_loads(file, model) for file in files]
     for file, part in zip(files, every, strict=True):
@@ -87,7 +87,7 @@ MEAN_CHOICES = 16
 
 
 def _refuse_counts_of_some_ranks(files: list[Path], loads: Loads) -> None:
-    """Raise TraceError where the same experts, or as many a layer, never run: a rank's counts alone."""
+    """Raise TraceError where the same experts, or as many a layer, never run: the counts are of single ranks."""
     counts = loads.counts.sum(axis=0)
     counts = counts[counts.any(axis=1)]
     experts, idle = counts.shape[1], counts == 0
@@ -120,7 +120,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def _sum_ranks(files: list[Path], every: list[Loads]) -> Loads:
-    """Loads one after the other; equal names of different ranks are summed; a rank's later file is its own."""
+    """Loads in turn; those of one name are summed over ranks; a rank's later file (time in its name) is its own."""
     at: dict[str, int] = {}
     ranks: dict[str, dict[int, Path]] = {}
     counts: list[np.ndarray] = []

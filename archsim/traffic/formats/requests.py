@@ -34,7 +34,7 @@ class Item:
 
 
 def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | None:
-    """float32[token, layer, k] of all requests, or None for none. Raises TraceError for some."""
+    """float32[token, layer, k] of all requests, or None if none has any. Raises TraceError if only some have."""
     given = [each for each in scores if each is not None]
     if given and len(given) < len(scores):
         raise TraceError(f"{where}: {len(given)} of {len(scores)} requests have scores; expected all or none of them")

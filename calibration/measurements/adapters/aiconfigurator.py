@@ -44,6 +44,7 @@ def _generation(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _latent(rows: pd.DataFrame) -> pd.DataFrame:
+    """``isl`` new tokens of each request after ``step`` cached ones; prompts have no cached ones."""
     library = rows.get("framework", pd.Series("trtllm", index=rows.index))
     return _sweeps(rows, library, "mla_dtype", "kv_cache_dtype").assign(
         phase=translate(rows["phase"], PHASES), kind="mla", heads=rows["num_heads"], kv_heads=1.0,

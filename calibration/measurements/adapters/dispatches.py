@@ -65,7 +65,7 @@ def _normal_between(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
-    """Tokens are per rank. Only dispatch and low-precision combine send the layer's dtype; else repetitions."""
+    """Tokens are per rank. Only dispatch and low-precision combine send the layer's dtype; others are repetitions."""
     op = rows["op"].map(ALL_TO_ALL).fillna(rows["op"])
     layer = rows["dtype"].replace(DISPATCH_DTYPES)
     sent = layer.where(op.isin([DISPATCH, COMBINE_LOW_PRECISION]), PAYLOAD_OF[COMBINE])
