@@ -117,7 +117,9 @@ def attention_ns(table: StepTable, rank, share, least):
 
 @inner
 def rank_ns(state: ServingState, table: StepTable, k, factor):
-    """(all, in layers, of that up to attention, on links) of a rank but experts and host. ``factor``: on kernels."""
+    """ns (all, in layers, of that up to attention, on links) of what a rank does by itself: all but experts and host.
+    ``factor``: on kernels, by which the caller multiplies all of these.
+    """
     rank = state.ranks[k]
     if rank.tokens == 0:
         return 0.0, 0.0, 0.0, 0.0
