@@ -68,8 +68,7 @@ def moe_table_for(
     version: str,
     *numbers: int,
 ) -> MoeTable | None:
-    """The table of the same model and sizes: preferably of the kernel, then of the version or release, then the newest.
-    """
+    """The table of the same model and sizes: preferably of the kernel, then the version or release, then the newest."""
     tables = [
         t
         for t in calibration.moe

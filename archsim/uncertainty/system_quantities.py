@@ -43,7 +43,9 @@ _MEASURED_BY = {
 
 
 class SystemQuantity(NamedTuple):
-    """``path``: of attributes, where its value stands; ``factors``: a draw multiplies what stands there."""
+    """A quantity of a scenario's system. ``path``: of attributes to its value; ``factors``: whether a draw multiplies
+    it.
+    """
 
     quantity: Quantity
     path: tuple[str, ...]
