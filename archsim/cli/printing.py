@@ -25,7 +25,7 @@ MOST_PROBLEMS = 12  # printed per file of measurements
 
 
 def console():
-    """Where tables are printed: as wide as the terminal, or LOG_WIDTH. Text is printed as it is: names come from files."""
+    """For tables: as wide as the terminal, or LOG_WIDTH. Text is printed as it is; names come from files."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)

@@ -83,6 +83,7 @@ def _width(size_bytes: int) -> int:
 
 
 def _copy_medians(rows: pd.DataFrame, law: tables.TransferTable) -> pd.Series:
+    """bytes → measured us of the points in the law's fit."""
     same = rows[(rows["library"] == law.library) & (rows["library_version"] == law.version)]
     for key, value in law.of.items():
         same = same[same[key].map(_text) == value]

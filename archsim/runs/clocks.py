@@ -112,6 +112,7 @@ class PowerState(NamedTuple):
 
     @property
     def throttled_share(self) -> float:
+        """Share of the time in which the clock is below the full one."""
         slow = sum(each.time_ns for each in self.classes.values() if each.clock < 1)
         return slow / self._time_ns if self.classes else 0.0
 

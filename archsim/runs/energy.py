@@ -73,6 +73,7 @@ def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = Non
 
 
 def full_load_blocks_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> Mapping[str, float]:
+    """Block → W of `full_load_w`."""
     system = machine.system
     read = system.dies * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
     moved = float(build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum()) / system.d2d.efficiency * NS_PER_S

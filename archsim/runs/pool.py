@@ -235,7 +235,9 @@ def _employ(number: int, worker: Worker, schedule: RunQueue[AnyJob], ended: Call
 
 
 class Worker:
-    """A worker process, seen from the parent. ``workspace``: what a copy begins with; ``tell``: hears how far a job is."""
+    """A worker process, seen from the parent. ``workspace``: what a copy begins with; ``tell``: hears of a job's
+    progress.
+    """
 
     def __init__(self, workspace: Workspace | None = None, tell: Callable[[Progress], None] = lambda _: None) -> None:
         self.dismissed = False

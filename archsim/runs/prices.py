@@ -221,6 +221,7 @@ def build_costs(
 
 
 def price_range(system: SystemSpec) -> tuple[float, float]:
+    """USD with all coefficients at their low and at their high ends."""
     low, high = (sum(build_costs(system, Coefficients().at(bound)).usd.values()) for bound in ("low", "high"))
     return low, high
 

@@ -80,6 +80,7 @@ def place(size, points):
 
 @inner
 def decode_ns(table: StepTable, requests, context):
+    """ns of attention of decodes."""
     b, s = place(float(requests), table.decode.shape[0])
     c, t = place(context, table.decode.shape[1])
     low = (1 - t) * table.decode[b, c] + t * table.decode[b, c + 1]

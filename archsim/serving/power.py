@@ -216,4 +216,5 @@ def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices:
 
 
 def _whole_tiles(rows: np.ndarray) -> np.ndarray:
+    """Rows that tensor cores multiply for so many."""
     return np.ceil(rows / TILE_ROWS) * TILE_ROWS

@@ -35,6 +35,7 @@ class Winner:
 
 
 def headline(report: Report) -> str:
+    """The assumption set that the sentences and the picture are of."""
     labels = [label for label in report.compared_sets() if any(place.assumptions == label for place in report.places())]
     return next((label for label in labels if label.startswith(_FIRST)), labels[-1] if labels else "")
 

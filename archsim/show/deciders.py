@@ -84,6 +84,7 @@ PPM = 1e6
 
 
 def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
+    """Every run of a policy that predicts, on every system of the family, beside that of its counterpart."""
     pairs = list(_pairs(report.experiment.policies))
     for name, system in family.systems.items():
         for run in report.of_system(name):

@@ -17,6 +17,7 @@ def map_width(system: SystemSpec) -> int | None:
 
 
 def nodes_of(system: SystemSpec) -> int | None:
+    """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
     levels = system.fabric.levels if system.fabric else ()
     if system.built is not None:
         return None

@@ -114,7 +114,7 @@ def system_sentences(report: Report, fastest: Mapping[Panel, Sequence[Row]]) -> 
 
 
 def system_pairs(groups: Sequence[Sequence[Row]]) -> Iterator[tuple[Row, Row]]:
-    """Fastest runs of two systems at equal model, batch, assumptions, the faster first. ``groups``: of ``in_question``."""
+    """Fastest runs of two systems at one model, batch and assumptions, faster first. ``groups``: of `in_question`."""
     for one, other in combinations((group[0] for group in groups), 2):
         if one["system"] != other["system"] and all(
             one[key] == other[key] for key in ("model", "batch", "assumptions")

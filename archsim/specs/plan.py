@@ -133,7 +133,9 @@ class SweepPlan:
         return found
 
     def finished_by(self, finish: Callable[[Any], Any]) -> SweepPlan:
-        """The same plan whose points' systems pass through ``finish``, which adds such as areas."""
+        """The same plan with ``finish`` on its points' systems; it adds what only the machine made of them has, as
+        areas.
+        """
         found = copy(self)
         found.finish, found._finished = finish, {}
         return found

@@ -455,6 +455,7 @@ def _pair_clause(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn) -> str:
 
 
 def _start(gains: np.ndarray) -> int:
+    """Position from which on no gain is above PLATEAU; the number of gains where the last one is."""
     above = np.flatnonzero(gains > 1 + PLATEAU)
     return int(above[-1]) + 1 if len(above) else 0
 

@@ -302,6 +302,7 @@ def _one_machine(offer: Offer) -> str:
 
 
 def _system_named(name: str, devices: int) -> str:
+    """A shipped system with so many GPUs of a name, or the system of this name or file."""
     known, kinds = config_files.named_files("systems"), library.machines_of_gpu(name)
     for each in kinds:
         if library.load_system(each).dies >= devices:

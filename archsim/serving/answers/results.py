@@ -105,6 +105,9 @@ def equal_groups(found: Sequence[ConfigurationResult]) -> list[EqualConfiguratio
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
+    """Sentences: what to serve with, how many requests it answers, with the range, and batch limits; '' if all were
+    refused.
+    """
     if not found or (best := found[0].measures) is None:
         return ""
     choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
@@ -126,6 +129,7 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
 
 
 def _nearest(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
+    """Where none keeps the limits: which is nearest to them, and what would help; '' where requests never end."""
     slo, load = serving.spec.slo, serving.spec.requests
     limits = {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(slo, f"{name}_ns")) is not None}
     # At this percentile of each time WITHIN of the requests keep all limits together, whichever exceed one.
