@@ -391,9 +391,7 @@ def _read(builder: Any, place: Any, kind: Any, is_array: bool = False) -> Any:
 
 
 def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:
-    """A function that kernels get as an argument: compiled for one signature, so that they compile once. ``cached``: on
-    disk.
-    """
+    """A function that kernels get as an argument, compiled for one signature, as they are. ``cached``: on disk."""
     callback = SealedCallback(function, normalize_signature(signature), locals={}, options={"_nrt": not cached})
     if cached:
         callback.enable_caching()

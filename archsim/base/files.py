@@ -34,9 +34,7 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def write_draft(path: Path, durable: bool = False) -> Iterator[Path]:
-    """A temporary path to write to, renamed to ``path`` if the block ends without an error. durable: sync to disk
-    before.
-    """
+    """A temporary path, renamed to ``path`` if the block ends without an error. durable: sync to disk before."""
     draft = path.with_name(f".{path.name}{DRAFT_SUFFIX}")
     try:
         yield draft

@@ -166,9 +166,7 @@ def format_quantity(value: float, dimension: Dimension) -> str:
 
 
 class FieldType(GroupedMetadata):
-    """How a field is read, written, and its schema. ``dimension``: of a number that may have a range; None: exact, as a
-    count.
-    """
+    """How a field is read and written, and its schema. ``dimension``: of a number with a range; None: of an exact."""
 
     def __init__(
         self, *parts: BeforeValidator | PlainSerializer | WithJsonSchema, dimension: Dimension | None = None

@@ -342,9 +342,7 @@ def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str], most_rows: i
 
 
 def parquet_columns(path: Path) -> dict[str, str]:
-    """The columns of a file of :meth:`Table.write_parquet`, with types. Raises ValueError for others, and as
-    `read_parquet`.
-    """
+    """Columns of a :meth:`Table.write_parquet` file, with types. Raises ValueError for others, as `read_parquet`."""
     from pyarrow import parquet
 
     types = {"string": TEXT, "int64": INTEGER, "double": REAL}

@@ -136,9 +136,7 @@ _CONFIGS = ("assumptions", "calibrations", "fabrics", "models", "serving", "syst
 
 
 def code_of(paper: papers.PaperSpec) -> str:
-    """12 hex digits of what decides a paper's values: code, shipped files, runs, rules, quantities; not null models,
-    reasons.
-    """
+    """12 hex digits of what decides a paper's values: code, files, runs, rules, quantities; not nulls, reasons."""
     digest = hashlib.sha256(f"{code_digest.digest_here(_CODE)} {_configs_digest()}".encode())
     digest.update(paper.model_dump_json(include={"runs", "rules", "answers", "figure"}).encode())
     for group, row in paper.rows():

@@ -77,9 +77,7 @@ class ProblemBuilder:
     """Builds the problems of the steps of a scenario."""
 
     def __init__(self, scenario: Scenario, copies: bool, most_tokens: int):
-        """``copies``: dies look for cached ones; ``most_tokens``: of an expert in a step. Raises ArchsimError above 128
-        dies.
-        """
+        """``copies``: dies look for cached ones; ``most_tokens``: of an expert a step. ArchsimError above 128 dies."""
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.whole != (system.dies, system.dies):
             raise errors.ArchsimError(f"{system.name}: bounds are of equal dies. Omit dies_as_built.speed and harvest")

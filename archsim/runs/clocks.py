@@ -267,9 +267,7 @@ class PowerLimits:
         return Temperatures(*(each[at] for each in found))
 
     def _of_each(self, die_w: np.ndarray, heat: Temperatures | None) -> dict[str, np.ndarray]:
-        """float64[die]: the share by which each limit is exceeded, for heat of what lies between the coolant and its
-        limit.
-        """
+        """float64[die]: by which share each limit is exceeded, for heat of the span from coolant to limit."""
         power, cooling, found = self.system.power, self.system.cooling, {}
         if power is not None and power.die_limit_w is not None:
             found[DIE_POWER] = die_w / power.die_limit_w - 1
@@ -412,9 +410,7 @@ def full_load_note(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> It
 
 
 def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tuple[RunOutcome, Clocks, PowerState]:
-    """The outcome at the highest clocks within all limits. ``run``: simulates with clocks. Raises CapacityError for
-    none.
-    """
+    """The outcome at the highest clocks within all limits. ``run``: simulates. Raises CapacityError for none."""
     limits = PowerLimits(scenario.system)
     outcomes: dict[Clocks, RunOutcome] = {}
 

@@ -45,9 +45,7 @@ SCRAPPED = "a machine that works"  # what drawn machines that do not were droppe
 
 @lru_cache(maxsize=4096)
 def with_areas(system: SystemSpec) -> SystemSpec:
-    """A sampled system with the areas of a die and of its cores, which defects hit: those of its price, where it gives
-    none.
-    """
+    """A sampled system with the areas of a die and its cores (of its price, where not given), which defects hit."""
     drawn = system.drawn
     if drawn is None or not drawn.needs_area:
         return system

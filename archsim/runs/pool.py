@@ -235,9 +235,7 @@ def _employ(number: int, worker: Worker, schedule: RunQueue[AnyJob], ended: Call
 
 
 class Worker:
-    """A worker process, seen from the parent. ``workspace``: what a copy begins with; ``tell``: hears of a job's
-    progress.
-    """
+    """A worker process, seen from the parent. ``workspace``: what a copy begins with; ``tell``: hears of progress."""
 
     def __init__(self, workspace: Workspace | None = None, tell: Callable[[Progress], None] = lambda _: None) -> None:
         self.dismissed = False
@@ -258,9 +256,7 @@ class Worker:
         return process, process.stdin, process.stdout
 
     def ask(self, verb: str, job: object, *more: object) -> Any:
-        """The result of a job's method, or its failure. Blocks until the job ends or the process, which is then
-        replaced.
-        """
+        """The result of a job's method, or its failure. Blocks until job or process ends; the latter is replaced."""
         try:
             asked = pickle.dumps((verb, job, *more))
         except Exception as error:  # whatever an object of the job raises; without a reply, the others would wait

@@ -240,9 +240,7 @@ def costs_of_many(
 
 
 def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:
-    """(coefficient, price at its low end, at its high end, USD), those that decide most first, without any that change
-    nothing.
-    """
+    """(coefficient, price at its low end, at its high end, USD), most decisive first; none that changes nothing."""
     found, own = [], coefficients.of(system)
     for name, each in (own.area.by_name() | own.cost.by_name()).items():
         if each.low == each.high:

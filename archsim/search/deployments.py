@@ -33,9 +33,7 @@ MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 
 
 @dataclass(frozen=True, eq=False)
 class DeploymentComparison(tables.Shown):
-    """Deployments in the same samples. ``sure``: their headlines; ``equal``: the budget for a unit of which they are
-    compared.
-    """
+    """Deployments in the same samples. ``sure``: headlines; ``equal``: the budget for a unit of which they compare."""
 
     sure: ServedSure
     names: tuple[str, ...]  # in the order in which they were given

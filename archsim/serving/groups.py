@@ -154,9 +154,7 @@ class ExpertGroup:
         self._rule = None
 
     def _place_first(self) -> None:
-        """Place by the loads of sampled tokens, at no cost, before a request is served (SGLang,
-        --init-expert-location).
-        """
+        """Place by the loads of sampled tokens, at no cost, before any request (SGLang, --init-expert-location)."""
         assert self._rule is not None
         self._record(1, (MOST_RECORDED, MOST_RECORDED), self._rule.window_steps)
         self._rebalance(0.0)
@@ -278,9 +276,7 @@ class ExpertGroup:
 
 
 class Spent(NamedTuple):
-    """ns of an engine since its start: parts of its layers, those in which transfers take all SMs, and products at
-    peak.
-    """
+    """ns of an engine since its start: parts of its layers, transfers that take all SMs, and products at peak."""
 
     dispatch: float
     shared: float

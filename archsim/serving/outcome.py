@@ -70,9 +70,7 @@ class Deployment:
 
 @dataclass(frozen=True, eq=False)
 class Outcome(Shown):
-    """A deployment, its requests, and what happened. ``longer``: what happened to more requests, which tests
-    steadiness.
-    """
+    """A deployment, its requests, and what happened; ``longer``: to more requests, which tests steadiness."""
 
     serving: Serving
     deployment: Deployment

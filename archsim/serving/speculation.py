@@ -53,9 +53,7 @@ def of(
 
 
 def draws(speculation: Speculation) -> np.ndarray:
-    """float64[DRAWS] below 1. A draft is accepted where its draw is below its rate: a higher rate accepts all that a
-    lower does.
-    """
+    """float64[DRAWS] below 1. A draft is accepted where its draw is below its rate; a higher rate accepts no less."""
     if not speculation.drafts:
         return np.zeros(1)
     return np.random.Generator(np.random.Philox(key=[speculation.seed, 77])).random(DRAWS)

@@ -64,9 +64,7 @@ def clock(hz: float) -> str:
 
 
 def added_mm2(system: SystemSpec, policy: PolicySpec) -> float:
-    """Area that a policy adds to ``base``, without Local CPs: tables and the executor. A host keeps tables in its own
-    memory.
-    """
+    """Area that a policy adds to ``base``, without Local CPs: tables (a host has them in its memory) and executor."""
     return added_cost(system, policy.allocation.name not in NEED_NO_ALLOCATOR, policy.predicts).area_mm2
 
 

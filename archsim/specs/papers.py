@@ -385,9 +385,7 @@ class PaperSpec(fields.Spec):
         return f"{name} {value}" if isinstance(name, str) else name.get(str(value), f"{key} {value}")
 
     def overrides(self, run: str, rules: int, end: int | None = None) -> tuple[str, ...]:
-        """What the first ``rules`` of its rules change in a run. ``end``: 0 or 1, for fitted constants at this end of
-        their interval.
-        """
+        """What the first ``rules`` rules change in a run. ``end``: 0 or 1, for fitted constants at that end."""
 
         def of(rule: PaperDifference) -> tuple[str, ...]:
             taken = rule.runs if end is None or rule.ends is None else rule.ends[end]

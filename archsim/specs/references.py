@@ -131,9 +131,7 @@ class References:
             complete(keys)
 
     def complete_system(self, keys: yaml.Keys, above: tuple[Path, ...] = ()) -> None:
-        """Fill in missing keys from the system that it is ``like``, if any. ``above``: files that are like it. Raises
-        SpecError.
-        """
+        """Fill in keys from the system that it is ``like``, if any. ``above``: files like it. Raises SpecError."""
         like, given = (*keys, "like"), self._tree.get(keys)
         if not isinstance(given, dict) or "like" not in given:
             return
@@ -174,9 +172,7 @@ class References:
         return is_hub_id(name) and not any(os.path.exists(each) for each in here)
 
     def _checkpoint(self, name: str, keys: yaml.Keys, files: Mapping[str, Path]) -> dict[str, Path]:
-        """Name → file of the model of a checkpoint, or of the one whose name goes on after a hyphen (``qwen3-235b``);
-        else empty.
-        """
+        """Name → file of a checkpoint's model, or of the one that goes on with a hyphen (``qwen3-235b``), or empty."""
         try:
             models, precision = checkpoint_of(name)
         except ValueError as error:
@@ -247,9 +243,7 @@ class References:
             given.setdefault(field, value)
 
     def find_trace(self) -> None:
-        """Make the path of a trace or traffic file relative to the current directory; search there, then around the
-        experiment.
-        """
+        """Make a trace's or traffic file's path relative to the current directory: searched there, then by the file."""
         keys = ("workload", "trace")
         path = self._tree.find(keys)
         hint = "; for generated traffic, write {synthetic: {}}" if path == "synthetic" else ""

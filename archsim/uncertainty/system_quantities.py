@@ -43,9 +43,7 @@ _MEASURED_BY = {
 
 
 class SystemQuantity(NamedTuple):
-    """A quantity of a scenario's system. ``path``: of attributes to its value; ``factors``: whether a draw multiplies
-    it.
-    """
+    """A quantity of a system. ``path``: of attributes to its value; ``factors``: a draw multiplies it, is not it."""
 
     quantity: Quantity
     path: tuple[str, ...]

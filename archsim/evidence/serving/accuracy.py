@@ -314,9 +314,7 @@ def _far_points(found: ServedAccuracy) -> Iterator[str]:
 
 
 def cases_of(judged: Iterable[JudgedPoint]) -> pandas.DataFrame:
-    """A row for each time of a point with `KEYS` and ``where``. None counts as unseen: constants of the host were
-    fitted on some.
-    """
+    """A row for each time of a point with `KEYS` and ``where``; none is unseen, as constants were fitted on some."""
     found, own = [], []
     for each in judged:
         for name, unit in zip(TIMES, ("ms", "ms", "tokens/s"), strict=True):

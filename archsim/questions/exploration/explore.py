@@ -183,9 +183,7 @@ def _yielding(row: Row, yields: Mapping[int, float], index: int) -> Row:
 
 
 def _estimate_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: Any) -> _Cheap:
-    """The points that the analytical engine runs: all that constraints keep, or of a larger space those of a screen or
-    optuna.
-    """
+    """Points that the analytical engine runs: all that constraints keep; of a large space a screen's or optuna's."""
     spec = judge.spec
     if plan.combinations <= spec.analytical_runs:
         selection = select(plan, watcher.phase)

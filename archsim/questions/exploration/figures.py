@@ -127,9 +127,7 @@ def over_key(found: Exploration, objective: str) -> plots.Points | None:
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
-    """Axes by their effect on an objective, levels over the mean of all points; effects within twice their error are
-    marked.
-    """
+    """Axes by their effect on an objective, levels over the mean of all points, marked within twice their error."""
     rows = []
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)

@@ -63,9 +63,7 @@ class SharedEngines:
 
 @dataclass(frozen=True, eq=False)
 class PartOfSearch(Job):
-    """A part of a search or recommendation: ``serving``, whose ``search:`` says what varies. Its row is what `find`
-    finds.
-    """
+    """A part of a search or recommendation: ``serving`` with what varies (``search:``). A row is what `find` finds."""
 
     serving: Serving
 

@@ -144,9 +144,7 @@ Serve = Callable[[Requests], Served | None]  # None: a limit of power or heat is
 
 @dataclass(frozen=True, eq=False)
 class PartOfRace(PartOfSearch):
-    """What is found of an engine with sizes ``tried``. Its row has what changes of `Tried`, or a `Curve` and the
-    `Upkeep`.
-    """
+    """What is found of an engine with sizes ``tried``. Its row: changes of `Tried`, or a `Curve` and the `Upkeep`."""
 
     how: Find
     tried: Tried

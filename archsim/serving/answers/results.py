@@ -69,9 +69,7 @@ class EqualConfigurations(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name with all batch limits and policies if each combination is there; else the first, and how many more
-        there are.
-        """
+        """The name with all batch limits and policies, if in all combinations; else the first, and how many more."""
         kept = [(each.max_num_seqs, each.max_num_batched_tokens, each.policy) for each in self.choices]
         columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]
         seqs, tokens, policies = columns

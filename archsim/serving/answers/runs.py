@@ -459,9 +459,7 @@ _ARRAYS = ("requests", "gaps", "series", "balance", "log")
 
 
 class Server:
-    """Serves runs. A deployment is built once for runs that share it; the last is kept, and ``outcomes`` (by key) of
-    runs with details.
-    """
+    """Serves runs. One deployment is built for runs that share it. ``outcomes``: of runs with details, by key."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
