@@ -95,9 +95,8 @@ def _plain(value: Any) -> Any:
 
 
 def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
-    """Say on stderr about how long the command waits for the compiler: for kernels of these groups of
-    ``archsim.base.code_digest.KERNELS`` and those of an experiment (of any run if nothing is given) that are not
-    compiled yet.
+    """Say on stderr about how long the command waits for the compiler: for kernels of these groups of ``KERNELS`` and
+    those of an experiment (of any run if nothing is given) that are not compiled yet.
     """
     from archsim.cli.heartbeat import LEAST_TOLD_S, Heard
 

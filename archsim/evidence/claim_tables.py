@@ -204,9 +204,7 @@ SOLVER_NS, OPERATIONS_PER_NS = 100_000, 190.0  # README of deepseek-ai/LPLB: abo
 
 
 def lplb_of_100_us(step: allocation.StepView) -> allocation.Plan:
-    """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less: a small programme waits for
-    its own steps.
-    """
+    """Allocation ``lplb``, charged what DeepSeek's README states of its solver, also for a small programme."""
     plan = allocation.lplb(step)
     least = int(SOLVER_NS * OPERATIONS_PER_NS)
     return plan._replace(effort=plan.effort._replace(operations=max(least, plan.effort.operations)))

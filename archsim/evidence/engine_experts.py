@@ -53,9 +53,8 @@ DTYPES = ("bf16", "fp8")
 
 
 def engine_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row per expert, dtype and tokens for which all products were measured, with ``law_us`` and ``law_error`` of
-    the engine against the curve. ``named``: the calibration's name or path. Measured: medians over sweeps of the
-    table's release.
+    """One row per expert, dtype and tokens for which all products were measured; ``law_us`` and ``law_error``: of the
+    engine against the curve. ``named``: the calibration's name or path. Measured: medians over the release's sweeps.
     """
     rows = products(measurements, calibration.gpu)
     found = []

@@ -326,8 +326,7 @@ def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> Gai
 
 def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: np.ndarray, seed: int) -> None:
     """A trace of TOKENS requests, one decode step a matrix of ``loads`` (float64[time, layer, expert]). A token chooses
-    top_k different experts, more likely those with more load (Gumbel top-k: Kool et al., 2019); prompts by the mean of
-    all.
+    top_k different experts as likely as their loads (Gumbel top-k: Kool et al., 2019); prompts by the mean of all.
     """
     rng = np.random.default_rng(seed)
     every = np.concatenate([loads.mean(axis=0, keepdims=True), loads])  # [iteration, layer, expert]

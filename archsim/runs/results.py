@@ -68,9 +68,8 @@ class Results(Shown):
         self._read, self.folder, self._write_page, self.answer = read, folder, write_page, answer
 
     def page(self, folder: str | Path) -> Path:
-        """Write the report to ``folder``: tables, manifest and page; returns the path of its ``index.html``. Runs come
-        from the cache, or are simulated again. Raises ArchsimError for results that were read from a folder, where
-        their page is.
+        """Write the report to ``folder``; returns the path of its ``index.html``. Runs come from the cache, or are
+        simulated again. Raises ArchsimError for results that were read from a folder, where their page is.
         """
         if self._write_page is None:
             where = f": {self.folder / 'index.html'}" if self.folder else ""

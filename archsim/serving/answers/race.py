@@ -206,7 +206,7 @@ class PartOfRace(PartOfSearch):
         self, engines: SharedEngines, choice: configuration.Configuration, least: float, guess: float,
         serve: Serve | None = None,
     ) -> Tried:  # fmt: skip
-        """The rate by bisection, unless not even ``least`` is within the limits. ``serve``: default `clocked`. Raises
+        """The rate by bisection, if at least ``least`` is within limits. ``serve``: `clocked` if None. Raises
         ArchsimError.
         """
         serve, runs = serve or self.clocked(engines, choice), 0

@@ -103,9 +103,7 @@ def equal_groups(found: Sequence[ConfigurationResult]) -> list[EqualConfiguratio
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
-    """Sentences: what to serve with, how many requests it answers, with the range, and batch limits; '' if all were
-    refused.
-    """
+    """What to serve with, how many requests it answers, the range, and batch limits; '' if all were refused."""
     if not found or (best := found[0].measures) is None:
         return ""
     choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
