@@ -26,7 +26,9 @@ class Cause(IntEnum):
 
 
 class About(NamedTuple):
-    """``meaning``: before "takes 12 % of the critical path"; ``doing``: after "A step spends 12 % of its time"."""
+    """``label``: on pages; ``meaning``: before "takes 12 % of the critical path"; ``doing``: after "A step spends 12 %
+    of its time"; ``colour``: CSS variable.
+    """
 
     label: str
     meaning: str

@@ -92,7 +92,9 @@ def digest_here(rooms: tuple[str, ...] = DECIDING) -> str:
 
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
-    """12 hex digits of the Python files in ``rooms`` (folders, files, ``*.py``). An empty one: FileNotFoundError."""
+    """12 hex digits of names and contents of all Python files in ``rooms`` (folders, files, or ``*.py`` of a folder
+    without those of folders in it). Raises FileNotFoundError for a room without a file.
+    """
     digest = hashlib.sha256()
     for room in rooms:
         files = sorted(checkout.glob(room if room.endswith(".py") else f"{room}/**/*.py"))
@@ -171,7 +173,9 @@ def code_is_for() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def shipped_code() -> Path | None:
-    """The folder of installed machine code (``ARCHSIM_MACHINE_CODE``: another, ``0``: none), None if not for these."""
+    """The folder of machine code that came with the package or its installation; None without one for these sources and
+    libraries. ``ARCHSIM_MACHINE_CODE`` names another folder, or ``0`` for none.
+    """
     named = os.environ.get("ARCHSIM_MACHINE_CODE")
     for folder in [Path(named)] if named else [PACKAGE / "machine_code", installed_code()]:
         with suppress(OSError, ValueError):

@@ -125,7 +125,9 @@ class SealedCache(FunctionCache):
         return None
 
     def _lock(self) -> bool:
-        """Whether no other process compiles the function: waits up to MOST_S. False where nothing can be kept."""
+        """Whether no other process compiles the function: waits for one that does, unless it takes MOST_S, as one that
+        was stopped. False also where nothing can be kept.
+        """
         if fcntl is None or self._locked is not None:
             return False
         try:
@@ -193,7 +195,9 @@ def for_shipping(kept: Path) -> dict[str, str]:
 
 
 def ship(kept: Path, folder: Path) -> int:
-    """Copy machine code of ``kept`` to a folder of the package, by room; returns the number of functions."""
+    """Write machine code that processes left in ``kept`` to a folder that travels with the package: by room, and with
+    what `shipped_code` compares. Returns the number of functions.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for room in (each for top in (PACKAGE, PACKAGE.with_name("microarch")) for each in (top, *top.rglob("*"))):
         written = kept / _CacheLocator.get_suitable_cache_subpath(str(room / "any.py"))
@@ -387,7 +391,7 @@ def _read(builder: Any, place: Any, kind: Any, is_array: bool = False) -> Any:
 
 
 def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:
-    """A function that kernels get as an argument: compiled for one signature. ``cached``: on disk."""
+    """A function that kernels get as an argument, compiled for one signature, as they are. ``cached``: on disk."""
     callback = SealedCallback(function, normalize_signature(signature), locals={}, options={"_nrt": not cached})
     if cached:
         callback.enable_caching()

@@ -72,7 +72,9 @@ def searched_places(folders: Iterable[Path]) -> str:
 
 
 def schema_line(kind: str, file: Path) -> str:
-    """The first line of a file by which editors complete its keys. kind: system, model or experiment."""
+    """The first line of a file by which editors complete its keys. kind: system, model or experiment. The schema's path
+    is relative to a file in the same checkout.
+    """
     schema = shipped_docs().resolve() / "schemas" / f"{kind}.schema.json"
     folder = file.resolve().parent
     shown = os.path.relpath(schema, folder) if folder.is_relative_to(schema.parents[2]) else str(schema)

@@ -65,7 +65,9 @@ class Spec(BaseModel):
         return self.__dict__.get(_UNCERTAIN, {})
 
     def with_value(self, path: Sequence[str], value: float) -> Self:
-        """With a number at a path, in the unit of its attribute, checked as any other. Raises ValidationError."""
+        """The same with a number at a path of attributes or positions, in the unit of its attribute, checked as any
+        other. Raises ValidationError.
+        """
         name, *rest = path
         below = getattr(self, name)
         if isinstance(below, tuple):
@@ -246,7 +248,9 @@ def refuse_duplicates(kind: str, names: list[str | int]) -> None:
 
 
 def check_parameters(target: str, function: Callable[..., Any], arguments: int, given: Iterable[str]) -> None:
-    """KeyProblem for an unknown or missing parameter. arguments: how many the function gets by position."""
+    """Raise KeyProblem for a parameter that a user's function does not have, or needs and does not get. ``arguments``:
+    how many it gets by position.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # of a function without Python code

@@ -21,7 +21,9 @@ LOG = logging.getLogger(__name__)
 
 
 def regular(path: Path) -> Path:
-    """The path of a file that can be read to its end. OSError as opening it, also for a pipe; ValueError for NUL."""
+    """The path itself, of a file that can be read to its end. Raises OSError as opening it would, and for a device or a
+    pipe, whose reading may never end; ValueError for a path with a null character.
+    """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -32,7 +34,7 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def write_draft(path: Path, durable: bool = False) -> Iterator[Path]:
-    """A temporary path to write to, renamed to ``path`` at the end. durable: sync the content to disk before."""
+    """A temporary path, renamed to ``path`` if the block ends without an error. durable: sync to disk before."""
     draft = path.with_name(f".{path.name}{DRAFT_SUFFIX}")
     try:
         yield draft
@@ -57,7 +59,9 @@ def write_sealed(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_sealed(path: Path) -> str:
-    """What ``write_sealed`` wrote. OSError as reading; ValueError, after a warning, for what was changed."""
+    """What ``write_sealed`` wrote. Raises OSError as reading does, and ValueError, after a warning, for a file that is
+    damaged or was changed by hand: what it keeps is to be made anew.
+    """
     content = path.read_bytes()
     seal, _, text = content.partition(b"\n")
     if seal != b"%08x" % zlib.crc32(text):

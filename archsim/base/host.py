@@ -22,7 +22,9 @@ def available_cores() -> int:
 
 
 def use_one_blas_thread() -> None:
-    """Before numpy is imported: small matrices are inverted faster by one thread, and everywhere the same way."""
+    """Have numpy use one thread, unless the user has said otherwise; only before numpy is imported. One thread inverts
+    small matrices several times faster, and the same way on every machine.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -36,7 +38,9 @@ Result = TypeVar("Result")
 
 
 def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield work(item) in order, at most 2·jobs in flight. What it raises ends it; ``work`` should release the GIL."""
+    """Yield work(item) in order of the items; at most 2·jobs are in flight. ``work`` should release the GIL; what it
+    raises is raised here, and items that have not begun are dropped.
+    """
     if jobs <= 1:
         yield from map(work, items)
         return
@@ -97,7 +101,7 @@ _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def sparse_zeros(shape: tuple[int, int]) -> np.ndarray:
-    """int64[shape] of zeros in pages of the least size: a row that is never written takes no memory."""
+    """int64[shape] of zeros in pages of the least size: a row that is never written takes addresses but no memory."""
     import numpy as np
 
     size = prod(shape)

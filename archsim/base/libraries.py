@@ -1,6 +1,7 @@
 """What libraries find where archsim runs: nothing of the current folder, and machine code of trusted people. numba
-reads ``.numba_config.yaml`` of the current folder (``numba/core/config.py``), and no variable turns this off: it is
-loaded with the package's folder as the current one, and then told of a file that nobody has.
+reads ``.numba_config.yaml`` of the current folder as it is loaded and before every compilation
+(``numba/core/config.py``), and no variable turns this off: it is loaded with the package's folder as the current one,
+then made to look for a file that nobody has.
 """
 
 import os

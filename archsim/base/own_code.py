@@ -67,7 +67,9 @@ def is_ours(module_name: str) -> bool:
 
 
 def module_of(module_name: str) -> ModuleType:
-    """The module of users' functions, imported anew if their file was edited. Raises what importing it raises."""
+    """The module that users' functions are named in, imported anew with its neighbours if a file of theirs was edited.
+    Raises what importing it raises.
+    """
     folder = code_folder()
     name = f"{_private_name(folder)}.{module_name}"
     if is_ours(module_name) or not _is_below(folder, module_name):

@@ -53,7 +53,9 @@ def npz_names(path: Path) -> set[str]:
 
 
 def read_npz(path: Path, wanted: Collection[str] | None = None, most_bytes: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays of ``wanted`` by name, or all. most_bytes: of all, as float64. Raises those of UNREADABLE."""
+    """The arrays of a file by name: those of ``wanted`` that it has, or all. most_bytes: of all together, numbers
+    counted as float64. Raises those of UNREADABLE.
+    """
     with zipfile.ZipFile(regular(path)) as archive:
         members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
         asked = {name: each for name, each in members.items() if wanted is None or name in wanted}

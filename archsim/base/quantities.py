@@ -76,7 +76,9 @@ _DIMENSION_OF_UNIT = {unit: dimension for dimension in DIMENSIONS for unit in di
 
 
 def parse_quantity(text: str, dimension: Dimension) -> Decimal:
-    """``text`` in the base unit of ``dimension`` (B, B/s, FLOP/s, ns, 1), exactly. Raises ValueError."""
+    """The value of ``text`` in the base unit of ``dimension`` (B, B/s, FLOP/s, ns, 1), exactly. Raises ValueError that
+    says what was expected, for text that is not a number with a unit of this dimension.
+    """
     expected = f"expected {dimension.article_name} such as '{dimension.example}'"
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
@@ -164,7 +166,7 @@ def format_quantity(value: float, dimension: Dimension) -> str:
 
 
 class FieldType(GroupedMetadata):
-    """How a field is read, written, and its schema. ``dimension``: of a number with a range; None: exact."""
+    """How a field is read and written, and its schema. ``dimension``: of a number with a range; None: of an exact."""
 
     def __init__(
         self, *parts: BeforeValidator | PlainSerializer | WithJsonSchema, dimension: Dimension | None = None

@@ -1,4 +1,6 @@
-"""``sum`` of floats as before Python 3.12, which compensates errors: the same last digits in every version."""
+"""One summation of floats for every Python: since 3.12, ``sum`` compensates errors of adding floats, so that last
+digits would depend on the version (docs.python.org, *Built-in Functions*).
+"""
 
 from collections.abc import Iterable
 from functools import reduce

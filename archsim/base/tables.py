@@ -68,7 +68,9 @@ GROUP_ROWS = 1 << 16  # least of a row group that is written from columns
 
 
 class Table(Shown):
-    """columns: name → TEXT, INTEGER or REAL. ``rows``: one value per column or None. kept: rows, or arrow's."""
+    """columns: name → TEXT, INTEGER or REAL. ``rows``: one value per column, None if missing. kept: the rows, or the
+    table of arrow that a file was read into, packed until rows are asked for.
+    """
 
     def __init__(self, columns: Mapping[str, str], kept: Iterable[Mapping[str, Any]] | pyarrow.Table) -> None:
         self.columns = columns
@@ -284,7 +286,9 @@ def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterabl
 def write_parquet_columns(
     path: Path, columns: Mapping[str, str], blocks: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> None:
-    """Row groups of at least `GROUP_ROWS`. A block: its rows, and each column as an array or one value."""
+    """Write blocks of rows to one file, in row groups of at least `GROUP_ROWS`. A block: its number of rows, and the
+    values of every column, an array or one value for all rows.
+    """
     import pyarrow
 
     schema = _schema(columns, None)
@@ -338,7 +342,7 @@ def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str], most_rows: i
 
 
 def parquet_columns(path: Path) -> dict[str, str]:
-    """Columns of :meth:`Table.write_parquet` with types. ValueError for other types, and as `read_parquet`."""
+    """Columns of a :meth:`Table.write_parquet` file, with types. Raises ValueError for others, as `read_parquet`."""
     from pyarrow import parquet
 
     types = {"string": TEXT, "int64": INTEGER, "double": REAL}

@@ -126,8 +126,9 @@ _BINARY = {b"\x93NUM": _ARRAYS, b"PK\x03\x04": _ARRAYS}
 
 
 def read_yaml(path: str | Path, label: str | None = None, instead: tuple[str, str] = ("", "")) -> Tree:
-    """The mapping in a YAML file. ``label``: its name in messages; ``instead``: what to give where there is no such
-    file nor a near name. Raises SpecError for a file that cannot be read, is not UTF-8 or YAML, or has no mapping.
+    """The mapping in a YAML file. ``label``: the file's name in messages (default: the path); ``instead``: what to give
+    where there is no such file nor one of a near name, and what else may be in place of a file. Raises SpecError for a
+    file that cannot be read, is not UTF-8 or YAML, or does not hold a mapping.
     """
     label = str(path) if label is None else label
     try:
@@ -263,7 +264,9 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
 
 
 def dump_yaml(data: Any, *, flow: bool | None = False) -> str:
-    """YAML that :func:`parse_yaml` reads back equal, keys in order. flow: one line; None: only of scalars."""
+    """YAML text that :func:`parse_yaml` reads back as equal data; keys keep their order. flow: on one line, in
+    brackets; None: only what holds nothing but scalars.
+    """
     if flow:
         return yaml.dump(
             data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True

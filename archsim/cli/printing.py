@@ -25,7 +25,7 @@ MOST_PROBLEMS = 12  # printed per file of measurements
 
 
 def console():
-    """Of the terminal's width, or ``LOG_WIDTH``. Text is printed as it is: names come from files."""
+    """For tables: as wide as the terminal, or LOG_WIDTH. Text is printed as it is; names come from files."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)
@@ -95,7 +95,9 @@ def _plain(value: Any) -> Any:
 
 
 def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
-    """Say on stderr about how long the command waits for the compiler, for kernels of these groups."""
+    """Say on stderr about how long the command waits for the compiler: for kernels of these groups of ``KERNELS`` and
+    those of an experiment (of any run if nothing is given) that are not compiled yet.
+    """
     from archsim.cli.heartbeat import LEAST_TOLD_S, Heard
 
     groups = list(expected)

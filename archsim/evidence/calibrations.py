@@ -35,7 +35,9 @@ ABOUT = (
 
 
 def validate_calibration(name: str, measurements: Measurements, quick: bool) -> Evidence:
-    """quick: the file alone, nothing held out. CalibrationError without measurements of its GPU."""
+    """``name``: of a calibration, or its file; ``quick``: the file alone, nothing held out and fitted again. Raises
+    CalibrationError without measurements of its GPU.
+    """
     calibration = load_calibration(name)
     gpu = calibration.gpu
     if gpu not in measurements.gpus():

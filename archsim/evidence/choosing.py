@@ -38,6 +38,7 @@ def moe_groups(measurements: reading.Measurements, gpu: str) -> Iterator[tuple[t
 def gemm_table_for(
     calibration: CalibrationSpec, library: str, dtype: str, included: str, groups: int, version: str
 ) -> GemmTable | None:
+    """The table of the same version, else the newest of the library, else the default of the dtype."""
     quantisation = "included" if included == "1" else "apart"
     same = [
         table
@@ -67,7 +68,7 @@ def moe_table_for(
     version: str,
     *numbers: int,
 ) -> MoeTable | None:
-    """The table of the same model and sizes; the same kernel, then version or release, then the newest."""
+    """The table of the same model and sizes: preferably of the kernel, then the version or release, then the newest."""
     tables = [
         t
         for t in calibration.moe
@@ -91,6 +92,7 @@ def all_series(measurements: reading.Measurements, gpu: str) -> list[transfers.S
 
 
 def law_for(calibration: CalibrationSpec, series: transfers.Series) -> TransferTable | None:
+    """The law of the same library and curve: of the same version, else the newest."""
     tables = (*calibration.p2p, *calibration.collectives, *calibration.pcie, *calibration.hbm)
     same = [
         table
@@ -101,7 +103,9 @@ def law_for(calibration: CalibrationSpec, series: transfers.Series) -> TransferT
 
 
 def choice_notes(calibration: CalibrationSpec, measurements: reading.Measurements) -> list[str]:
-    """On libraries and versions without an own table, tables whose sweeps disagree or that do not say their fit."""
+    """A sentence for each library and version without a table of its own, for tables whose sweeps disagree somewhere,
+    and for tables that do not say what they were fitted to.
+    """
     others: dict[tuple[str, str, str], list[str]] = {}
     for what, library, version, detail, table in _choices(calibration, measurements):
         own = table is not None and table.library == library and table.version in (version, sweeps.release(version))

@@ -134,7 +134,7 @@ def path_tables(models: Sequence[str], tokens: int = 40_000, path_length: int = 
     """A row a traffic preset: ``accuracy``, % of a token's experts that Lina's table of paths predicts.
 
     The table is counted over the top-1 experts of as many ``tokens`` of other requests, in layers of the middle of the
-    model.
+    model; popularity alone predicts ``popular`` %.
     """
     rows = []
     for name in models:
@@ -182,7 +182,9 @@ def placed_by_load(model: str, gpus: int, imbalance: dict[str, Any], layers: int
 
 
 def shared_by_graph(spread: float = 0.3, draws: int = 100, seed: int = 0) -> Rows:
-    """A row a graph of DeepSeek's LPLB: ``max_over_mean`` of GPUs and ``before``; loads are normal (1, spread)."""
+    """A row a graph of DeepSeek's LPLB: ``max_over_mean`` of GPUs after the linear programme, and ``before`` it. An
+    edge is a redundant expert of its first GPU, copied to the second; loads are normal (1, spread).
+    """
     generator = np.random.default_rng(seed)
     rows = []
     for name, edges in _GRAPHS.items():
@@ -202,7 +204,7 @@ SOLVER_NS, OPERATIONS_PER_NS = 100_000, 190.0  # README of deepseek-ai/LPLB: abo
 
 
 def lplb_of_100_us(step: allocation.StepView) -> allocation.Plan:
-    """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less."""
+    """Allocation ``lplb``, charged what DeepSeek's README states of its solver, also for a small programme."""
     plan = allocation.lplb(step)
     least = int(SOLVER_NS * OPERATIONS_PER_NS)
     return plan._replace(effort=plan.effort._replace(operations=max(least, plan.effort.operations)))
@@ -265,9 +267,9 @@ def parts_of_layer(model: str, gpu: str, tokens: int, ranks: int) -> Rows:
 def two_stages(
     model: str, ranks: int, traffic: dict[str, Any], accuracy: float, slots: int = 8, layers: int = 12
 ) -> Rows:
-    """One row: ``local``, the share of pairs that Libra's first stage runs, whose expert the token's own GPU holds
-    after Algorithm 1 (alpha 0.5); ``imbalance``: the busiest GPU over the mean. Means over layers of prompts of
-    ``traffic``.
+    """One row: ``local``, the share of pairs of token and expert that Libra's first stage runs, whose expert the
+    token's own GPU holds after Algorithm 1 (alpha 0.5); ``imbalance``, the busiest GPU over the mean, unbalanced. Means
+    over layers of prompts of generated ``traffic``, the keys of a trace's ``synthetic``.
     """
     shape, spec = library.load_model(model), workload.SyntheticSpec.model_validate(traffic)
     source = generated_traffic(shape, spec, ranks, layers)

@@ -136,7 +136,7 @@ _CONFIGS = ("assumptions", "calibrations", "fabrics", "models", "serving", "syst
 
 
 def code_of(paper: papers.PaperSpec) -> str:
-    """12 hex digits of all that decides a paper's values: code, shipped files, its runs, rules and quantities."""
+    """12 hex digits of what decides a paper's values: code, files, runs, rules, quantities; not nulls, reasons."""
     digest = hashlib.sha256(f"{code_digest.digest_here(_CODE)} {_configs_digest()}".encode())
     digest.update(paper.model_dump_json(include={"runs", "rules", "answers", "figure"}).encode())
     for group, row in paper.rows():
@@ -154,7 +154,9 @@ def _configs_digest() -> str:
 
 
 def judge_recorded(paper: papers.PaperSpec, recorded: Mapping[str, Any]) -> Claims | None:
-    """Like `judge_paper`, for recorded values: None where other code computed them."""
+    """Like `judge_paper`, for recorded values (`Claims.as_recorded`): None where other code computed them. A row that
+    was not simulated has no value.
+    """
     if recorded.get("code") != code_of(paper):
         return None
     judged = []

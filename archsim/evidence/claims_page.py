@@ -73,7 +73,7 @@ def counts_of(claims: Sequence[Claims]) -> VerdictCounts:
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, JudgedClaim]]:
-    """Rows farthest from the published value, in it or in the error of the worst null model if larger."""
+    """Rows farthest from the published value, in it, or in the error of the worst null model where that is larger."""
 
     def far(found: tuple[Claims, JudgedClaim]) -> float:
         judged = found[1]

@@ -1,4 +1,6 @@
-"""Dispatch and combine as the engine takes them against measured ranks and nodes, or what stands in for them."""
+"""Dispatch and combine as the engine takes them, by the bytes of a port, against every measured number of ranks and
+nodes, or against what stands in for them.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,7 +18,9 @@ GROUP = ["op", "variant", "library", "library_version", "num_gpus", "nodes", "hi
 
 
 class TransferCase(NamedTuple):
-    """A kernel. ``tokens``, ``us``: float64[size], with notify; ``error``: predicted / measured - 1, or None."""
+    """One kernel on some ranks and nodes. ``tokens``, ``us``: float64[size], with notify; ``error``: predicted /
+    measured - 1, None where no law covers it.
+    """
 
     of: dict[str, str | int]
     tokens: np.ndarray

@@ -1,5 +1,6 @@
 """Copies between two dies on the event engine, against the fitted law and measurements: the only expert has its home on
-the first die and executes on the second, which reads three slices in turn. HBM, LLC and compute add no time.
+the first die and executes on the second, which reads three slices in turn. HBM, LLC and compute add no time, so a third
+of the step is one copy, and must equal the law at its size.
 """
 
 from math import gcd
@@ -21,8 +22,8 @@ WIDEST = 1_000_000  # of a model
 
 
 def copy_cases(calibration: tables.CalibrationSpec, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row for each of COPY_SIZES and each measured size, with ``bytes``, ``law_us``, ``law_error``,
-    ``extrapolated``; none without links in the calibration. Measured: the median of that size, or nan.
+    """A row for each of COPY_SIZES and each measured size, with ``bytes``, ``law_us``, ``law_error``, ``extrapolated``;
+    none without links in the calibration. Measured: the median of that size in the law's series, or nan.
     """
     law = transfers.link_table(calibration)
     if law is None:
@@ -82,6 +83,7 @@ def _width(size_bytes: int) -> int:
 
 
 def _copy_medians(rows: pd.DataFrame, law: tables.TransferTable) -> pd.Series:
+    """bytes → measured us of the points in the law's fit."""
     same = rows[(rows["library"] == law.library) & (rows["library_version"] == law.version)]
     for key, value in law.of.items():
         same = same[same[key].map(_text) == value]

@@ -31,7 +31,9 @@ _NAMED = {"name": "validation", "source": "validation of a calibration"}
 def steps_ns(
     machine: Mapping[str, Any], sizes: Mapping[str, int], policy: str, tokens: np.ndarray, **assumptions: str
 ) -> np.ndarray:
-    """float64[step] ns; ``tokens: int64[step, expert]``. ``machine``, ``sizes``: fields of specs; over ``physical``."""
+    """float64[step] ns of steps with ``tokens: int64[step, expert]``. ``machine``: fields of a SystemSpec; ``sizes``:
+    of a ModelSpec; ``assumptions``: changes of ``physical``.
+    """
     steps, experts = tokens.shape
     system = SystemSpec(**_NAMED, **machine)
     model = ModelSpec(**_NAMED, layers=1, moe_layers={"first": 0, "last": 0}, experts=experts, **sizes)
@@ -51,8 +53,8 @@ DTYPES = ("bf16", "fp8")
 
 
 def engine_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row per expert, dtype and tokens for which all products were measured, with ``law_us`` and ``law_error``
-    against the curve. ``named``: the calibration. Measured: medians over sweeps of the table's release.
+    """One row per expert, dtype and tokens for which all products were measured; ``law_us`` and ``law_error``: of the
+    engine against the curve. ``named``: the calibration's name or path. Measured: medians over the release's sweeps.
     """
     rows = products(measurements, calibration.gpu)
     found = []

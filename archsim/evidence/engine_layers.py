@@ -27,7 +27,9 @@ CELL = ["model", "dtype", "ep", "pairs", "active"]
 def layer_cases(
     calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements, gpu: str | None = None
 ) -> pd.DataFrame:
-    """A row per cell and library, and FASTEST. ``gpu``: whose measurements; ``law_error``: against the curve."""
+    """A row per cell and library, and per cell and FASTEST. ``named``: the calibration's name or path; ``gpu``: whose
+    measurements are taken, by default the calibration's; ``law_error``: of the engine against the fitted curve.
+    """
     gpu = gpu or calibration.gpu
     cells = measured_cells(measurements, gpu)
     found = [
@@ -50,7 +52,9 @@ def calibrations_shipped() -> set[str]:
 
 
 def measured_cells(measurements: reading.Measurements, gpu: str) -> pd.DataFrame:
-    """Balanced layers of a GPU, TP 1, newest versions: CELL, sizes, library, measured us; FASTEST: the least."""
+    """Balanced layers of a GPU, TP 1, newest version of each library and kernel: CELL, sizes, library, measured us.
+    Rows of FASTEST are the least of a cell; cells of less than a pair are left out.
+    """
     rows = with_defaults(measurements.table("moe", gpu))
     rows = rows[(rows["distribution"] == BALANCED) & (rows["tp"].astype(int) == 1) & (rows[EPLB].astype(int) == 0)]
     parts = [

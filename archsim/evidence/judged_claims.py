@@ -25,7 +25,7 @@ _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
 
 def value_of(group: papers.ClaimGroup, row: papers.ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
-    """The value of the rows that are meant; None without any, NO_ROOM where all were refused."""
+    """The value of the rows that are meant; None without any or without a column, NO_ROOM where all were refused."""
     return taken(group.quantity, group.at | row.at, group.against, rows, axes, row.take or group.take)
 
 
@@ -63,7 +63,9 @@ def _column_sums(rows: Sequence[Row | None], expression: constraints.Expression)
 
 
 def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[str, Any]) -> Row | None:
-    """The first row like ``row`` in ``keys`` that ``against`` means; ``{policy: {fast: slow}}`` looks values up."""
+    """The first row like ``row`` in ``keys`` that ``against`` means. A mapping there is looked up with the row's own
+    value: ``{policy: {fast: slow}}`` compares fast with slow.
+    """
     if not against:
         return None
     meant = {key: value.get(row.get(key)) if isinstance(value, dict) else value for key, value in against.items()}
@@ -116,7 +118,9 @@ class JudgedClaim(NamedTuple):
         return None if nearest is None or not nearest else float(self.simulated) / nearest - 1  # type: ignore[arg-type]
 
     def error(self, value: Value) -> float:
-        """Distance from the published value, in its unit or by the logarithm; infinite if only one exists."""
+        """Distance from the published value, in its unit or by the logarithm; infinite if only one of them is a number,
+        and for what an inequality excludes.
+        """
         published = self.row.published
         if isinstance(published, str) or not isinstance(value, float):
             return 0.0 if published == value else math.inf
@@ -140,7 +144,9 @@ class JudgedClaim(NamedTuple):
 
     @property
     def skill(self) -> float | None:
-        """1 - error / best null model's; 0: both exact; -inf: it alone is exact; None without a value."""
+        """1 minus the error (over a fitted constant's interval) over that of the best null model; 0 where both are
+        exact, -inf where the null model alone is, None without a value.
+        """
         if self.simulated is None:
             return None
         own, null = max(map(self.error, (self.simulated, *self.ends))), self.error(self.guess)
@@ -185,7 +191,9 @@ class JudgedClaim(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``reproduced``, ``better`` (skill alone), ``missed``, ``follows``, ``fit``, or ``none``."""
+        """``reproduced`` (skill above `LEAST_SKILL`, and inside the paper's rounding or spread), ``better`` (that skill
+        alone), ``missed``, ``follows`` (from other rows), ``fit``, or ``none`` where the runs show no value.
+        """
         if self.simulated is None:
             return "none"
         if self.row.fit:
@@ -239,7 +247,9 @@ class JudgedSign(NamedTuple):
 
 
 def judged_signs(judged: Sequence[JudgedClaim], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
-    """The signs of pairs of rows that groups name, but equal, misfit or both fitted ones. called: value → words."""
+    """The signs of all pairs of rows that their groups' ``signs`` name, without pairs that are equal as published, do
+    not fit, or were both fitted. called: what a value of a column is in words.
+    """
     found = []
     for each in judged:
         for sign in each.group.signs:

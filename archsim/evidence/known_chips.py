@@ -1,5 +1,5 @@
-"""Chips that exist beside what archsim says: area of their rates, pieces, price, power of one chip at steady work or
-serving, and tokens/s of one user, with the range of what the machine's file assumes.
+"""Chips that exist beside what archsim says: area of their rates as if it were not known, pieces, price, power of one
+chip at steady work or serving, and tokens/s of one user, with the range of what the machine's file assumes.
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ def _at(system: SystemSpec, chip: Mapping[str, Any], figure: Mapping[str, Any], 
 
 
 def _at_limit(system: SystemSpec, full_w: float, limit_w: float) -> tuple[float, float, float]:
-    """Percent of a die's rate at a limit, of ``full_w`` at the full clock; with voltage constant, high and low."""
+    """Percent of the rate of its products that a die keeps at a limit which draws ``full_w`` at the full clock: by the
+    law of `archsim.runs.clocks`, and with the lowest voltage high and low.
+    """
     found, waiting_w = [], EnergyEstimates().idle_w_per_mm2.value * build_costs(system).powered_mm2
     for end in ("value", "high", "low"):
         ends = NOMINAL.by_name()["lowest_voltage"]

@@ -384,7 +384,9 @@ LARGE_PACKET = 15232  # bytes (hardware.csv)
 
 
 def block_ns(fabric: FabricCalibration, mesh: str, name: str, tokens: int) -> float | None:
-    """A block's time on 8 x 4 chips: a line, a mesh, a ring of 8; a ring of 4 halves the busiest link. Else None."""
+    """A block's time on 8 x 4 chips, measured on a line, a 2-D mesh, and with the axis of 8 a ring. Where the axis of 4
+    is a ring, a collective's busiest link carries half as many shards. None for another mesh.
+    """
     of = {(each, kind): ns for each, kind, ns in fabric.blocks}
     if mesh != "8x4":
         return None

@@ -118,7 +118,9 @@ class Evidence(Shown):
         return "\n".join(lines)
 
     def write(self, folder: Path) -> Path:
-        """Write ``index.html``, ``cases.parquet``, ``errors.csv`` and ``evidence.json``. Returns the page."""
+        """Write ``index.html``, ``cases.parquet`` (every case), ``errors.csv`` (by group) and ``evidence.json`` (the
+        answer). Returns the page.
+        """
         import json
 
         own_folder(folder)

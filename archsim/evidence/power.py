@@ -81,8 +81,8 @@ def gpu_power_w(
     kernels: float = 1.0,
 ) -> tuple[float, float]:
     """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured:
-    ``boost``, or the one at ``limit_w`` (`microarch.silicon.heat`). ``rows``: of products, multiplied in whole tiles;
-    ``kernels``: share of the time in which any runs.
+    ``boost``, or the one at ``limit_w`` (`microarch.silicon.heat`). What it reads from HBM passes its cache once.
+    ``rows``: of products, multiplied in whole tiles; ``kernels``: share of the time in which any runs.
     """
     busy_s = kernels - float(
         energy.multiplying(flop_per_s * dtype_bytes / energy.SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2)

@@ -67,7 +67,9 @@ def _kinds(rows: pd.DataFrame, prints, name: pd.Series, names, at: np.ndarray, a
 
 
 def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
-    """Rows of a release; of other versions only those that the fit pooled. ``key``: of ``names``, then version."""
+    """Rows of all sweeps of a release; of other versions only those that the fit pooled, if it includes this one.
+    ``key``: columns of ``names``, then the version.
+    """
     same = rows["library_version"].map(release) == release(key[-1])
     for name, value in zip(names, key, strict=False):
         same &= rows[name] == value
@@ -128,7 +130,9 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
-    """Shapes beside a table fitted without them, ``folds``-fold, FOLDS_OF_FEW with few; not below LEAST_SHAPES."""
+    """Shapes beside a table fitted without them, in ``folds`` folds (with few shapes at most FOLDS_OF_FEW). Tables of
+    fewer than LEAST_SHAPES shapes are skipped.
+    """
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
         shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
@@ -258,7 +262,9 @@ GROUP = ["library", "dtype", "distribution", "model", "version", "kernel", "eplb
 
 
 def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
-    """A row a group of GROUP, ``aim`` and ``met`` ('yes', 'no'; 'floor': missed within the repetitions' spread)."""
+    """A row a group of GROUP, ``aim`` and ``met`` ('yes', 'no', or 'floor': missed, but within the spread of
+    repetitions or routing draws).
+    """
     if not len(cases) or not set(choosing.MOE_NAMES) <= set(cases):
         return pd.DataFrame()
     cases = cases[cases["kind"] == RANK_OUT]

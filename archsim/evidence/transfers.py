@@ -27,8 +27,9 @@ def series_cases(
     measurements: Measurements, gpu: str, calibration: tables.CalibrationSpec | None = None
 ) -> pd.DataFrame:
     """A row a point of every P2P, collective and host path sweep and memory curve of a GPU, by the laws of a
-    calibration, or else with sizes left out in turn (error nan if never). Own columns: ``set`` of pooled series,
-    ``series``, ``bytes``, ``table``, ``extrapolated``, and ``floor``, once a series.
+    calibration (series without one are left out), or else with sizes left out in turn (error nan if never). Own
+    columns: ``set`` of pooled series, ``series``, ``bytes``, ``table``, ``extrapolated``, and ``floor``, once a series:
+    how far points of one size, or its rounding, are apart.
     """
     found = []
     for item in all_series(measurements, gpu):

@@ -119,7 +119,9 @@ class Trust:
 
 
 def trust(experiment: ExperimentSpec, chosen: Mapping[str, Any]) -> Trust:
-    """Of one analytical run: under ``physical``, largest batch, ep, unless ``chosen`` says other. ArchsimError."""
+    """Of one run on the analytical engine: under ``physical`` where given, at the largest batch, under ep, unless
+    ``chosen`` says other. Raises ArchsimError.
+    """
     labels, policies = ([getattr(each, name) for each in parts] for parts, name in (
         (experiment.assumptions, "label"), (experiment.policies, "name"),
     ))  # fmt: skip

@@ -67,7 +67,9 @@ class AtuLog(blocks.Atu):
 
 
 def record_bench(block: str, runs: list[Run], replay_of: Callable[[Run], Replay], events: int) -> BenchRun:
-    """Of the first run that has any, of at least about ``events`` events if it has them. Raises SpecError if none."""
+    """The stimulus of a component in the first run that has any, of at least about ``events`` events if its steps have
+    them. Raises SpecError if no run has one.
+    """
     needs, record = _RECORDS[block]
     for run in runs:
         if not _has(needs, run):

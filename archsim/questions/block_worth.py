@@ -1,6 +1,6 @@
-"""Whether a block of the decision hardware pays: policies that differ in it alone are compared. It pays a mm² and a USD
-where throughput grows by more than silicon and price do, a W where a token takes less energy: in every draw, by PAYS or
-more.
+"""Whether a block of the decision hardware pays: policies that differ in it alone are compared. It pays its mm² and USD
+where throughput grows by more than silicon and price of the machine do, and its W where a token takes less energy: in
+every draw of the traffic, by PAYS or more.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ class BlockWorth(Shown):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the block does not pay, and what would have to change, of the runs with the highest gain."""
+        """Why the block does not pay and what would have to change, a sentence for runs with the same reason: for each
+        set of assumptions, of the runs with the highest gain among those that do not pay.
+        """
         said, shares = [], {each.system: each.share for each in self.costs}
         for name in dict.fromkeys(row.assumptions for row in self.rows):
             short = [row for row in self.rows if row.assumptions == name and len(row.pays) < len(RESOURCES)]
@@ -349,6 +351,7 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
 
 
 def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, Any]]) -> BlockWorth:
+    """The block by rows of runs (columns of ``results.parquet``), of every draw of the experiment's traffic."""
     found: dict[tuple, list[Mapping[str, Any]]] = {}
     for draw in draws:
         for row in draw:
@@ -371,7 +374,9 @@ def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, 
 
 
 def in_worlds(found: BlockWorth, sure: Sure) -> BlockWorth:
-    """With the gains of every pair in samples, by which it pays or not. ``sure``: of the policies of its rows."""
+    """With the gains of every pair in samples. It pays in one where throughput grows by PAYS, and by more than silicon
+    and price do. ``sure``: of the policies of its rows.
+    """
     costs, worlds = {each.system: each.share for each in found.costs}, []
     for row in found.rows:
         of = row.system, row.model, row.batch, row.assumptions

@@ -135,7 +135,7 @@ def _off(simulator: Simulator, before: Run, after: Run, adopted: Placement, samp
 
 
 def _adopt(held: np.ndarray) -> tuple[Placement, int]:
-    """(placement with orphans on the emptiest dies, ties to the lowest; how many). held: bool[layer, expert, die]."""
+    """(placement with unheld experts on the emptiest dies, lowest first; how many). held: bool[layer, expert, die]."""
     held, lost = held.copy(), 0
     for layer in held:
         for expert in np.flatnonzero(~layer.any(axis=1)):

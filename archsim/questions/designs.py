@@ -118,7 +118,9 @@ class DesignComparison(tables.Shown):
 
 
 def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec], samples: int = 0) -> DesignComparison:
-    """Simulate both sides of one run each. Raises as `archsim.runs.plan.select`; ArchsimError for two equal ones."""
+    """Simulate both sides, experiments of one run each; ``samples``: in which the order is tried. Raises as
+    `archsim.runs.plan.select`; ArchsimError for two equal ones.
+    """
     trees = [_flat(side.resolved()) for side in sides]
     differences = tuple(_differences(*trees))
     if not differences:
@@ -202,7 +204,9 @@ def _causes(records: Sequence[Record]) -> Iterator[DesignFigure]:
 
 
 def _of_decode_step(record: Record) -> dict[str, float]:
-    """Cause → ns of a decode step of all MoE layers. Empty without decode, and for runs of too many steps."""
+    """Cause → ns of a decode step of all MoE layers: shares of what decode iterations waited for, of
+    ``decode_step_ns``. Empty without decode, and for runs of too many steps.
+    """
     row, steps = record["row"], unpack(record["steps"])
     first = 1 if row["prefill_ns"] else 0  # step 0 is the prefill, where one counts
     waited = {

@@ -37,7 +37,9 @@ class Optimum(tables.Shown):
 def measure_optimum(
     experiment: ExperimentSpec, most_steps: int, report: Callable[[Measured], None], jobs: int = 1
 ) -> Optimum:
-    """At most ``most_steps`` of every run, evenly spread. CapacityError; ArchsimError for more than 128 dies."""
+    """Bound at most ``most_steps`` steps of every run, evenly spread; ``report`` gets every run in order. Raises
+    CapacityError if the weights do not fit, ArchsimError for more than 128 dies.
+    """
     selection = select(experiment)
     runs, simulator = selection.runs(), Simulator(selection.maker.traces)
     known: dict[str, Any] = {}  # the machine of the last run, and its bounds

@@ -40,7 +40,9 @@ class StepDistance:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Shares of the bound: ``allocation`` (fullest resource), ``waiting``, ``decision`` (exposed)."""
+        """Shares of the bound: ``allocation`` (fullest resource of the plan), ``waiting`` (for order, latency, other
+        dies), ``decision`` (exposed).
+        """
         waiting = max(self.step_ns - self.plan_ns, 0.0) / self.bound.ns
         decision = self.exposed_ns / self.bound.ns
         return {"allocation": self.distance - waiting - decision, "waiting": waiting, "decision": decision}
@@ -74,7 +76,9 @@ class Bounds:
 
 
 def distances(replay: loop.Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
-    """Run all steps; bound at most ``most_steps`` (None: all). ArchsimError for > 128 dies, several holders."""
+    """Run all steps; bound at most ``most_steps`` (None: all), evenly spread. Raises ArchsimError for more than 128
+    dies, and for experts with several holders.
+    """
     engine, demand = replay.engine, replay.demands
     assert isinstance(demand, RunDemand)
     builder = ProblemBuilder(engine.scenario, engine.policy.predictor is not None, int(demand.tokens.max()))

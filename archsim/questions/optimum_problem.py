@@ -77,7 +77,7 @@ class ProblemBuilder:
     """Builds the problems of the steps of a scenario."""
 
     def __init__(self, scenario: Scenario, copies: bool, most_tokens: int):
-        """``copies``: dies look for cached ones; ``most_tokens``: of an expert in a step. ArchsimError: > 128 dies."""
+        """``copies``: dies look for cached ones; ``most_tokens``: of an expert a step. ArchsimError above 128 dies."""
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.whole != (system.dies, system.dies):
             raise errors.ArchsimError(f"{system.name}: bounds are of equal dies. Omit dies_as_built.speed and harvest")
@@ -99,7 +99,9 @@ class ProblemBuilder:
     def build(
         self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: state.Memory
     ) -> AllocationProblem:
-        """The problem of a step; ``row``: of the placement. ArchsimError for experts with several holders."""
+        """The problem of a step. ``layer``: of the run; ``row``: of the placement; ``memory``: at the start of the
+        step. Raises ArchsimError for experts with several holders.
+        """
         if placement.has_replicas:
             raise errors.ArchsimError("the placement replicates experts; bounds support one holder per expert")
         tokens, origins, top_k = demand.tokens, demand.origins, demand.top_k

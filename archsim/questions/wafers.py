@@ -1,5 +1,6 @@
-"""Drawn machines of one system, model, batch, policy, assumptions and choice of other axes: distribution of what they
-deliver, bins that could be sold, price of a good token. Scrapped ones are paid by the others.
+"""Sampled machines of one system, model, batch, policy, assumptions and choice of other axes: distribution of what they
+deliver, bins that could be sold, price of a good token. Quantiles and bins are of working machines, which pay for
+others.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def _helps_text(row: Row, levers: Sequence[Lever], what: str) -> str:
 
 
 def run_that_matters(report: Path) -> dict[str, Any]:
-    """The fastest run at the largest batch, under ``physical`` where that was run; empty where none decoded."""
+    """What chooses the fastest run at the largest batch, under ``physical`` if that was run; empty if none decoded."""
     from archsim.runs.results import Results
 
     rows = [row for row in Results.load(report).runs.rows if row.get("tokens_per_s")]

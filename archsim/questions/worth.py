@@ -178,7 +178,9 @@ def worth(
     jobs: int = 1,
     tell: Callable[[runs.ServePlan, sure.ServedSure, Sequence[str]], str] = lambda plan, found, names: "",
 ) -> Worth:
-    """See `archsim.api.questions.worth`. ``tell``: gets text on the deployment without and with the best placement."""
+    """See `archsim.api.questions.worth`. ``tell``: returns what is said of the deployment without and with the best
+    placement, by the names of both.
+    """
     if policy not in POLICIES:
         known = [*POLICIES, *BLOCKS]
         raise SpecError(
@@ -324,7 +326,7 @@ def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> Gai
 
 def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: np.ndarray, seed: int) -> None:
     """A trace of TOKENS requests, one decode step a matrix of ``loads`` (float64[time, layer, expert]). A token chooses
-    top_k experts by loads (Gumbel top-k: Kool et al., 2019); prompts by the mean of all.
+    top_k different experts as likely as their loads (Gumbel top-k: Kool et al., 2019); prompts by the mean of all.
     """
     rng = np.random.default_rng(seed)
     every = np.concatenate([loads.mean(axis=0, keepdims=True), loads])  # [iteration, layer, expert]

@@ -41,7 +41,7 @@ def datasheet_note(systems: Iterable[str]) -> str:
 
 
 def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, GemmSource]]) -> list[str]:
-    """Notes on the calibrations of results. dies: (system, its die), a system once or more."""
+    """A sentence on each calibration of some results (rows). dies: (system, its die), a system once or more."""
     rows, dies = list(rows), list(dict.fromkeys(dies))
     ran = {row["system"] for row in rows if "system" in row}
     unmeasured = [system for system, die in dies if die.datasheet_only and system in ran]

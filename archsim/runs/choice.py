@@ -19,7 +19,9 @@ def choose(
     assumptions: str | None = None,
     **unknown: object,
 ) -> ExperimentSpec:
-    """With one entry of each list: the named, else the first. ArchsimError for its name, TypeError for a keyword."""
+    """The experiment with one entry of each list: the named one, else the first. Raises ArchsimError for an unknown
+    name, TypeError for an unknown keyword, which callers pass on from users.
+    """
     for name in unknown:
         known = ("system", "model", "policy", "batch", "assumptions")
         raise TypeError(f"unexpected keyword {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")

@@ -55,7 +55,9 @@ NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
-    """The coefficients with a user's values. Raises SpecError for what is not positive, or shares beyond 1."""
+    """The coefficients of power and heat with a user's values. Raises SpecError for one that is not positive (of
+    `MAY_BE_0`: negative), and for leakage and clock shares of more than 1 together.
+    """
     for name, value in changes.items():
         if not (value >= 0 if name in MAY_BE_0 else value > 0):
             expected = "0 or above" if name in MAY_BE_0 else "above 0"
@@ -110,6 +112,7 @@ class PowerState(NamedTuple):
 
     @property
     def throttled_share(self) -> float:
+        """Share of the time in which the clock is below the full one."""
         slow = sum(each.time_ns for each in self.classes.values() if each.clock < 1)
         return slow / self._time_ns if self.classes else 0.0
 
@@ -145,7 +148,9 @@ def has_limits(system: SystemSpec) -> bool:
 
 
 def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> Mapping[int, DieLoad]:
-    """What dies do in every class of steps that took time. Links count for the die that sends."""
+    """What dies do in every class of steps that took time. Links count for the die that sends; shared decision hardware
+    for all dies, the same.
+    """
     model, system, counts, fabric = scenario.model, scenario.system, outcome.counts, outcome.fabric
     dies = fabric.dies
     tokens = counts.tokens.sum(axis=1, keepdims=True)
@@ -262,7 +267,7 @@ class PowerLimits:
         return Temperatures(*(each[at] for each in found))
 
     def _of_each(self, die_w: np.ndarray, heat: Temperatures | None) -> dict[str, np.ndarray]:
-        """float64[die]: the share by which each limit is exceeded; heat between the coolant and its limit."""
+        """float64[die]: by which share each limit is exceeded, for heat of the span from coolant to limit."""
         power, cooling, found = self.system.power, self.system.cooling, {}
         if power is not None and power.die_limit_w is not None:
             found[DIE_POWER] = die_w / power.die_limit_w - 1
@@ -359,7 +364,9 @@ WORKS = {
 
 
 def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[ClassPower, bool]:
-    """(machine at the highest clock within its limits, else the lowest, whether there is one); HBM and links stay."""
+    """(the machine at these shares of its peaks, at the highest clock within its limits, else the lowest; whether it is
+    within them). A lower clock slows arrays, not HBM and links.
+    """
     system, costs = limits.system, limits.costs
     links = build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum() / system.d2d.efficiency * NS_PER_S / system.dies
     read = bandwidths * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
@@ -403,7 +410,7 @@ def full_load_note(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> It
 
 
 def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tuple[RunOutcome, Clocks, PowerState]:
-    """The outcome at the highest clocks within all limits. CapacityError if there are none. ``run``: simulates."""
+    """The outcome at the highest clocks within all limits. ``run``: simulates. Raises CapacityError for none."""
     limits = PowerLimits(scenario.system)
     outcomes: dict[Clocks, RunOutcome] = {}
 

@@ -32,7 +32,9 @@ FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
 def work_of(
     model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list], padded: int
 ) -> dict[str, float]:
-    """Columns that energy follows from, prefill included. ``padded``: rows that are empty in tiles of products."""
+    """Columns that energy follows from, prefill included. ``dies``, ``links``: as in the record of the run; ``padded``:
+    rows that are empty in the tiles of its products.
+    """
     routed = sum(dies["tokens"])
     weights: float = model.expert_ffn
     if assumptions.weights == "all":
@@ -71,6 +73,7 @@ def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = Non
 
 
 def full_load_blocks_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> Mapping[str, float]:
+    """Block → W of `full_load_w`."""
     system = machine.system
     read = system.dies * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
     moved = float(build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum()) / system.d2d.efficiency * NS_PER_S

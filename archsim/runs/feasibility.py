@@ -31,6 +31,7 @@ class MemoryUse(NamedTuple):
 
     @property
     def experts_bytes(self) -> int:
+        """Routed and shared experts on the fullest die."""
         return sum(self._of(kind) or 0 for kind in (EXPERTS, SHARED))
 
     @property

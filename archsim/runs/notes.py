@@ -54,7 +54,7 @@ def _sentence(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) ->
 
 
 def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Of each model what memory is not modelled, not said beside experts, or where the KV cache was left out."""
+    """A sentence for each model of which something is not modelled or not known, and on a KV cache left out."""
     rows = list(rows)
     odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
     notes = [f"The model {model} is approximate: {what}." for model, what in odd.items()]

@@ -1,5 +1,6 @@
 """The dispatch or the combine of hidden vectors alone, as a measured kernel: all vectors of a layer begin at once,
-links are shared as ``contention`` and ``arbitration`` say, with the ports of ``endpoint``.
+links are shared as ``contention`` and ``arbitration`` say, with the ports of ``endpoint``. HBM, software and the
+experts take no part.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class PhaseTimes(Shown):
 
 def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes:
     """Times of ``phase`` in every step of a run that has not started. ``law``: ``MACHINE/VERSION``; None: of the
-    system's ``endpoint``. Raises ArchsimError for an unknown phase or law, or another topology.
+    system's ``endpoint``. Raises ArchsimError for an unknown phase or law, a law of another topology, and assumptions
+    under which no hidden vectors move.
     """
     if phase not in KERNELS:
         raise ArchsimError(f"unknown phase {phase!r}{did_you_mean(phase, KERNELS)} (known: {', '.join(KERNELS)})")

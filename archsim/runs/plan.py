@@ -45,7 +45,7 @@ SCRAPPED = "a machine that works"  # what drawn machines that do not were droppe
 
 @lru_cache(maxsize=4096)
 def with_areas(system: SystemSpec) -> SystemSpec:
-    """A drawn system with the areas of a die and its cores (of its price, if not given), which defects hit."""
+    """A sampled system with the areas of a die and its cores (of its price, where not given), which defects hit."""
     drawn = system.drawn
     if drawn is None or not drawn.needs_area:
         return system
@@ -155,7 +155,9 @@ class RunMaker:
         self._presets: set[tuple] = set()
 
     def runs(self, points: Iterable[Point], details: bool = False) -> list[Run]:
-        """Runs of points, in order; those without special needs share a demand. ``details``: of `Run`. TraceError."""
+        """The runs of points, in order; those without special needs share a demand built for others. ``details``: of
+        `Run`. Raises TraceError for a trace or preset that is malformed or belongs to another model.
+        """
         points = list(points)
         most: dict[tuple[int, int, int], tuple[int | None, PolicySpec | None]] = {}
         needed = [(_traffic(point), *_needs(point)) for point in points]

@@ -25,7 +25,9 @@ class Contexts:
         self._known: dict[tuple[int, int, int], WorkloadSpec] = {}
 
     def workload(self, point: Point) -> WorkloadSpec:
-        """With the context of the longest request of its batch, where only a trace or preset says it. TraceError."""
+        """The point's workload, with the context of the longest request of its batch where only a trace or preset says
+        it and the assumption ``memory`` counts it. Raises TraceError.
+        """
         workload, key = point.workload, (id(point.model), id(point.workload), point.batch)
         from_requests = isinstance(workload.trace, str) or (
             workload.trace.synthetic.like is not None and workload.has_prompts

@@ -176,8 +176,9 @@ def _be_a_copy() -> None:
 def simulate_all(
     jobs: Sequence[AnyJob], processes: int, workspace: Workspace
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    """Every job with its record or failure, as they finish, at most ``processes`` at a time; one is this process,
-    unless users' functions take part. ``workspace``: what jobs find, and who hears. Workers end with the iterator.
+    """Every job with its record or failure, as they finish, at most ``processes`` at a time. One is this process,
+    unless users' functions take part, which may end it. ``workspace``: what jobs find at the beginning, and who hears
+    how far they are. Workers end with the iterator.
     """
     processes = min(processes, len(jobs))
     if not jobs:
@@ -234,7 +235,7 @@ def _employ(number: int, worker: Worker, schedule: RunQueue[AnyJob], ended: Call
 
 
 class Worker:
-    """A worker process, seen from the parent. ``workspace``: of a copy; ``tell``: hears how far a job is."""
+    """A worker process, seen from the parent. ``workspace``: what a copy begins with; ``tell``: hears of progress."""
 
     def __init__(self, workspace: Workspace | None = None, tell: Callable[[Progress], None] = lambda _: None) -> None:
         self.dismissed = False
@@ -255,7 +256,7 @@ class Worker:
         return process, process.stdin, process.stdout
 
     def ask(self, verb: str, job: object, *more: object) -> Any:
-        """The result of a method of the job, or its failure, also of the process, which is then replaced."""
+        """The result of a job's method, or its failure. Blocks until job or process ends; the latter is replaced."""
         try:
             asked = pickle.dumps((verb, job, *more))
         except Exception as error:  # whatever an object of the job raises; without a reply, the others would wait

@@ -91,7 +91,7 @@ class Coefficients(NamedTuple):
         return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound), bound)
 
     def of(self, system: SystemSpec) -> Coefficients:
-        """Of a system's node and memory, without those that a user set; equal if the system says neither."""
+        """The coefficients of a system's node and memory; those that a user set stay. Equal if it says neither."""
         hbm, made = system.hbm, system.made  # without rates, which may be arrays
         node = made.node if made is not None else None
         return _of(self, system.name, node, hbm.kind, hbm.pj_per_bit, hbm.usd_per_gb)
@@ -221,6 +221,7 @@ def build_costs(
 
 
 def price_range(system: SystemSpec) -> tuple[float, float]:
+    """USD with all coefficients at their low and at their high ends."""
     low, high = (sum(build_costs(system, Coefficients().at(bound)).usd.values()) for bound in ("low", "high"))
     return low, high
 
@@ -239,7 +240,7 @@ def costs_of_many(
 
 
 def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:
-    """(coefficient, price at its low end, at its high end, USD), those that decide most first, without idle ones."""
+    """(coefficient, price at its low end, at its high end, USD), most decisive first; none that changes nothing."""
     found, own = [], coefficients.of(system)
     for name, each in (own.area.by_name() | own.cost.by_name()).items():
         if each.low == each.high:

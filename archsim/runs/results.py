@@ -68,7 +68,9 @@ class Results(Shown):
         self._read, self.folder, self._write_page, self.answer = read, folder, write_page, answer
 
     def page(self, folder: str | Path) -> Path:
-        """Write the report to ``folder``; returns ``index.html``. ArchsimError for results from a folder."""
+        """Write the report to ``folder``; returns the path of its ``index.html``. Runs come from the cache, or are
+        simulated again. Raises ArchsimError for results that were read from a folder, where their page is.
+        """
         if self._write_page is None:
             where = f": {self.folder / 'index.html'}" if self.folder else ""
             raise ArchsimError(f"these results were read, not simulated; their page is beside them{where}")
@@ -151,7 +153,9 @@ class Results(Shown):
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
-        """The results in a report's folder. ArchsimError if incomplete, or (when used) of older columns."""
+        """The results in a report's folder. Raises ArchsimError if there are no complete ones, and as a table is first
+        used if an older archsim wrote it with other columns.
+        """
         folder = Path(folder)
         if not (folder / PARQUET).is_file():
             raise ArchsimError(f"{folder / PARQUET}: no such file; are these the results of a sweep that ended?")
@@ -338,7 +342,9 @@ def seal(folder: Path, *files: str) -> None:
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(facts, experiment) of an unchanged report. ArchsimError names a false digest or a missing file; SpecError."""
+    """(facts, experiment) of an unchanged report. Raises ArchsimError for a false digest or a missing file, which it
+    names; SpecError as reading YAML does.
+    """
     with manifest_blamed(folder / MANIFEST):
         data = dict(yaml.read_yaml(inside(folder, MANIFEST)).data)
     facts = data.pop(MANIFEST_KEY, None) or {}
@@ -360,7 +366,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def damage_notes(folder: Path) -> list[str]:
-    """On each table of a sweep's report that is damaged or gone; none of what is no such report."""
+    """A sentence on each table of a sweep's report that is damaged or gone; none of what is no such report."""
     if not (folder / MANIFEST).is_file():
         return []
     data = dict(yaml.read_yaml(folder / MANIFEST).data)

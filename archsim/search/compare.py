@@ -179,7 +179,9 @@ def compare_machines(
     pinned: Mapping[str, Any] | None = None, samples: int = SAMPLES, jobs: int = 1,
     say: Callable[[str], None] = lambda text: None, designs: Sequence[Any] = (), varied: Varied | None = None,
 ) -> OptionComparison:  # fmt: skip
-    """``designs``: systems of which sides are variants; ``varied``: what varies. SpecError without a common model."""
+    """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies. Raises
+    SpecError for sides without a common model, and for limits that no side keeps.
+    """
     shared = _common_model(sides, model)
     bases = [machines.base_of(side, shared) for side in sides]
     of = bases[0].models[0]

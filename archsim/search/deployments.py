@@ -33,7 +33,7 @@ MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 
 
 @dataclass(frozen=True, eq=False)
 class DeploymentComparison(tables.Shown):
-    """``sure``: the headlines in all samples; ``equal``: the budget for a unit of which they are compared."""
+    """Deployments in the same samples. ``sure``: headlines; ``equal``: the budget for a unit of which they compare."""
 
     sure: ServedSure
     names: tuple[str, ...]  # in the order in which they were given
@@ -120,7 +120,9 @@ def compare_deployments(
     rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Files, with every combination of ``vary`` or of their ``sweep:``. SpecError: < 2, keys, prices."""
+    """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for fewer than
+    two, for a key that a file does not have, and for an unknown price.
+    """
     if equal in ("w", "mm2"):
         raise errors.SpecError(f"--equal {equal}: deployments are compared by machines, devices or usd")
     points: list[serving_files.Serving] = []
@@ -172,7 +174,9 @@ def compare_points(
     rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Deployments of one policy each. ``samples``: None for SAMPLES. SpecError for an unknown price."""
+    """Deployments of one policy each, in the same samples. ``samples``: None for SAMPLES, of MOST_TOKENS. Raises
+    SpecError for an unknown price.
+    """
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []

@@ -44,7 +44,9 @@ def compare_options(
     sides: Sequence[Side], question: Question, pinned: Mapping[str, Any], overrides: Sequence[str] = (),
     jobs: int = 1, say: Callable[[str], None] = lambda text: None, folder: Path | None = None, watcher: Any = None,
 ) -> Any:  # fmt: skip
-    """An `OptionComparison` or a `DeploymentComparison`. SpecError for an unknown budget or unlike sides."""
+    """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for an unknown
+    budget, and for sides that cannot be compared.
+    """
     equal, vary = question.equal or "machines", question.vary or {}
     known_value("equal", equal, options.EQUALS)
     served = [side for side in sides if side.kind == SERVE]

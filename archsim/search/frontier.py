@@ -75,7 +75,9 @@ class Crossing(NamedTuple):
 
 
 def crossing_of(at: np.ndarray, nominal: np.ndarray, worlds: np.ndarray) -> Crossing | None:
-    """Where a ratio last passes 1 over ascending positive ``at``; ``worlds: float64[world, n]``. None if never."""
+    """Where a ratio of two sides last passes 1 over ascending positive ``at: float64[n]``; None if never. ``nominal:
+    float64[n]``, ``worlds: float64[sample, n]``.
+    """
     found = _turn(at, nominal)
     if found is None:
         return None

@@ -65,6 +65,7 @@ class Way(NamedTuple):
 
     @property
     def groups(self) -> int:
+        """Groups of ranks with requests of their own, of one engine."""
         return self.engine.dies // self.tp
 
     @property
@@ -306,6 +307,7 @@ def batch_of(row: Mapping[str, Any], batch: int) -> Batch:
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Part of PARTS → ns of the iteration of a row."""
     return {part: float(row[f"iteration_{part}_ns"]) for part in PARTS}
 
 

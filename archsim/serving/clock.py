@@ -80,6 +80,7 @@ def place(size, points):
 
 @inner
 def decode_ns(table: StepTable, requests, context):
+    """ns of attention of decodes."""
     b, s = place(float(requests), table.decode.shape[0])
     c, t = place(context, table.decode.shape[1])
     low = (1 - t) * table.decode[b, c] + t * table.decode[b, c + 1]
@@ -117,7 +118,9 @@ def attention_ns(table: StepTable, rank, share, least):
 
 @inner
 def rank_ns(state: ServingState, table: StepTable, k, factor):
-    """(all, in layers, of that up to attention, on links) of a rank but experts and host. ``factor``: on kernels."""
+    """ns (all, in layers, of that up to attention, on links) of what a rank does by itself: all but experts and host.
+    ``factor``: on kernels, by which the caller multiplies all of these.
+    """
     rank = state.ranks[k]
     if rank.tokens == 0:
         return 0.0, 0.0, 0.0, 0.0

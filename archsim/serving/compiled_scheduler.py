@@ -20,7 +20,9 @@ Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
 def compile_scheduler(
     name: str, params: Mapping[str, float], state: records.ServingState, limits: records.SchedulerLimits
 ) -> Compiled:
-    """The scheduler that a file names, compiled. ArchsimError for a user's function that numba cannot compile."""
+    """The scheduler that a file names, compiled; shipped ones are kept on disk. Raises ArchsimError for a user's
+    function that numba cannot compile.
+    """
     signature = void(_type_of(state), int64, float64, typeof(limits))
     if not is_function(name):
         return _shipped(getattr(schedulers, name), signature)
@@ -51,7 +53,9 @@ def _shipped(function: Callable[..., None], signature: Any) -> Compiled:
 
 @lru_cache(maxsize=16)
 def _of_user(own: Callable[..., None], values: tuple[float, ...], signature: Any) -> Compiled:
-    """A user's function with its parameters, compiled once a process. ``failed`` stays set where it raises."""
+    """A user's function with its parameters, compiled once a process. ``failed`` stays set where it raises, which
+    compiled code would pass over.
+    """
     body = njit(boundscheck=True)(getattr(own, "py_func", own))
 
     def schedule(state, k, now_ns, limits):

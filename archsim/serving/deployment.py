@@ -129,7 +129,9 @@ def _behind_dispatch(engine: ServingEngine) -> str:
 
 
 def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[IterationLaws, str]:
-    """With dispatch and combine by their kernels' laws, and whose; decodes between nodes take low-latency ones."""
+    """With dispatch and combine by the laws of their kernels, once for every rank that takes a token, and whose these
+    are, in words. Between nodes, engines that only decode take DeepEP's low-latency kernels, as SGLang and vLLM.
+    """
     parallel, model = engine.parallel, engine.model
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
     tokens = np.arange(laws.sizes) / parallel.tp  # each rank of a group sends its part

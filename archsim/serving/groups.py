@@ -127,7 +127,9 @@ class ExpertGroup:
         return np.inf if self._pending is None else self._pending.at_ns
 
     def pause(self, now_ns: float, iterations: int, tokens: Sequence[float]) -> float:
-        """Wait before the next iteration, after so many (decoded, prompt) tokens since the last call."""
+        """ns that the next iteration waits, after so many ``iterations`` since the start and (decoded, prompt)
+        ``tokens`` since the last call.
+        """
         ran, self.asked_at = iterations - self.asked_at, iterations
         self._since += ran
         if ran and self._rule is not None:
@@ -152,7 +154,7 @@ class ExpertGroup:
         self._rule = None
 
     def _place_first(self) -> None:
-        """By the loads of drawn tokens, at no cost, before a request (SGLang, --init-expert-location)."""
+        """Place by the loads of sampled tokens, at no cost, before any request (SGLang, --init-expert-location)."""
         assert self._rule is not None
         self._record(1, (MOST_RECORDED, MOST_RECORDED), self._rule.window_steps)
         self._rebalance(0.0)
@@ -274,7 +276,7 @@ class ExpertGroup:
 
 
 class Spent(NamedTuple):
-    """ns of an engine since its start: parts of layers, and of them while transfers take all SMs."""
+    """ns of an engine since its start: parts of its layers, transfers that take all SMs, and products at peak."""
 
     dispatch: float
     shared: float

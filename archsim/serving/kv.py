@@ -31,7 +31,9 @@ def tokens_of(units, limits: SchedulerLimits):
 
 @inner
 def held_of(computed, tokens, limits: SchedulerLimits):
-    """Units of KV of a request of ``tokens`` while those after ``computed`` are computed, which see a window before."""
+    """Units of KV of a request of ``tokens``, all kinds of layers together, while those after the first ``computed``
+    are computed, which see a window's tokens before them.
+    """
     found = blocks_of(tokens, limits) + limits.request_units
     for at in range(limits.windows.shape[0]):
         first = max(computed - limits.windows[at, 0] + 1, 0) // limits.block_tokens

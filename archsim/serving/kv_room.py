@@ -29,7 +29,7 @@ def request_kv(engine: ServingEngine, hybrid: bool = True) -> rank_memory.Reques
 
 
 def kv_units(engine: ServingEngine) -> KvUnits:
-    """In units of a block of the layers that keep all tokens; in bytes where the model keeps none."""
+    """`request_kv` in units of a block of the layers that keep all tokens; in bytes where the model keeps none."""
     kv = request_kv(engine)
     if not kv.windows and not kv.fixed_bytes:
         return KvUnits()

@@ -56,7 +56,7 @@ def _begin_all(
     limits: records.SchedulerLimits,
     schedule,
 ):
-    """Begin an iteration of every idle instance; True where one has to pause first, or a scheduler failed."""
+    """Begin an iteration of every idle instance; True, not all begun, where one pauses first or a scheduler failed."""
     for i in range(state.instances.shape[0]):
         instance = state.instances[i]
         if instance.busy:

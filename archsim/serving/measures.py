@@ -253,6 +253,7 @@ def tokens_until(requests: np.ndarray, until_ns: float) -> float:
 
 
 def _emitted_at(requests: np.ndarray, share: float) -> float:
+    """ns at which a share of all output tokens was emitted, to a thousandth of the duration."""
     low, high, most = float(requests["first_ns"].min()), float(requests["last_ns"].max()), requests["output"].sum()
     for _ in range(12):
         middle = (low + high) / 2
@@ -380,6 +381,9 @@ def _beside_longer(served: Served, longer: Served) -> tuple[float, float, float]
 
 
 def few_note(served: Served, longer: Served | None) -> str:
+    """That the time per output token differs from that of a longer run by no more than chance explains; '' where it
+    hardly differs, or by more.
+    """
     if longer is None or not (served.requests["output"] > 1).any() or unsteadiness(served, longer):
         return ""
     here, there, _ = _beside_longer(served, longer)

@@ -70,7 +70,7 @@ class Deployment:
 
 @dataclass(frozen=True, eq=False)
 class Outcome(Shown):
-    """A deployment, its requests, what happened, and to more requests (``longer``) by which steadiness is tested."""
+    """A deployment, its requests, and what happened; ``longer``: to more requests, which tests steadiness."""
 
     serving: Serving
     deployment: Deployment

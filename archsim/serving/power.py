@@ -96,7 +96,9 @@ def upkeep(
     most_w: float,
     clocked_w: float | None = None,
 ) -> Upkeep:
-    """Of the run of `energy`. ``most_w``: that one may draw; ``clocked_w``: drawn at the run's lower clock."""
+    """The upkeep of the run of `energy`. ``most_w``: W that one GPU may draw; ``clocked_w``: W that one draws at a
+    clock below the full one, at which the run took place.
+    """
     watts = []
     for coefficients in (Coefficients(), Coefficients().at("low"), Coefficients().at("high")):
         joule, done = energy(served, engine, system, devices, coefficients)
@@ -214,4 +216,5 @@ def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices:
 
 
 def _whole_tiles(rows: np.ndarray) -> np.ndarray:
+    """Rows that tensor cores multiply for so many."""
     return np.ceil(rows / TILE_ROWS) * TILE_ROWS

@@ -60,7 +60,7 @@ class Requests(NamedTuple):
 
     @property
     def offered_per_s(self) -> float:
-        """Requests a second over arrivals, all turns counted; 0 for a closed loop or a single time."""
+        """Requests a second over the span of arrivals, all turns counted; 0 for a closed loop or a single time."""
         first = self.arrival_ns
         if len(self.follower):
             first = np.delete(first, self.follower[self.follower >= 0])
@@ -182,7 +182,9 @@ def gamma_arrivals(count: int, per_s: float, burstiness: float, seed: int) -> np
 
 
 def lengths(count: int, kind: str, values: tuple[float, ...], seed: int, stream: int) -> np.ndarray:
-    """int64[request] ≥ 1: ``fixed`` (tokens,), ``uniform`` (low, high), ``lognormal`` (mean, coefficient)."""
+    """int64[request] ≥ 1. ``fixed``: (tokens,); ``uniform``: (low, high), both included; ``lognormal``: (mean,
+    coefficient of variation).
+    """
     draw = _generator(seed, stream)
     if kind == "fixed":
         return np.full(count, int(values[0]), np.int64)

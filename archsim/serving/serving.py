@@ -43,7 +43,9 @@ LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
 def serve(serving: Serving, logged: int = 0) -> Outcome:
-    """``logged``: iterations to log. ArchsimError for what does not fit, was not measured, or is never served."""
+    """Simulate a deployment under its requests. ``logged``: iterations to keep a log of. Raises ArchsimError for what
+    does not fit, was not measured, or can never be served.
+    """
     deployment = deploy(serving)
     return serve_requests(serving, deployment, requests_on(serving, deployment), logged)
 

@@ -489,7 +489,9 @@ def _state(
 def _ranks(
     pool: Pool, decode: Pool | None, most: int, store: KvStore | None = None, failing: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Serving ranks, then stores, ranks of an instance that keeps pieces, then (``failing``) one for lost ranks."""
+    """(ranks, instances): those that serve, then stores, each a rank of an instance that only keeps pieces, and last,
+    with ``failing``, an instance for ranks that failed.
+    """
     alone = DECODE if pool.prefilled else BOTH
     kinds = [(pool, alone)] if decode is None else [(pool, PREFILL), (decode, DECODE)]
     owners = [(each, does) for each, does in kinds for _ in range(each.instances)]

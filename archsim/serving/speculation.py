@@ -53,7 +53,7 @@ def of(
 
 
 def draws(speculation: Speculation) -> np.ndarray:
-    """float64[DRAWS] below 1; a draft is accepted where its draw is below its rate, so monotone in the rate."""
+    """float64[DRAWS] below 1. A draft is accepted where its draw is below its rate; a higher rate accepts no less."""
     if not speculation.drafts:
         return np.zeros(1)
     return np.random.Generator(np.random.Philox(key=[speculation.seed, 77])).random(DRAWS)

@@ -23,7 +23,9 @@ _FIRST = "physical"  # the set of assumptions that a page begins with, where it 
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest policy at a batch; ``gain``: over ep; ``ties``, ``leads``: pairs of `Report.ranges`."""
+    """The fastest policy of a place at a batch. ``gain``: over ep, None without one; ``ties``, ``leads``: pairs of
+    `Report.ranges` in which another policy may be as fast, and is not.
+    """
 
     batch: int
     run: Row
@@ -33,6 +35,7 @@ class Winner:
 
 
 def headline(report: Report) -> str:
+    """The assumption set that the sentences and the picture are of."""
     labels = [label for label in report.compared_sets() if any(place.assumptions == label for place in report.places())]
     return next((label for label in labels if label.startswith(_FIRST)), labels[-1] if labels else "")
 

@@ -31,7 +31,9 @@ class BalancerCell:
 
 @dataclass(frozen=True)
 class Glance:
-    """Places that share the three fastest policies (geometric mean) and their cost. ``nothing``: where none pays."""
+    """Places that share something: their three fastest policies by geometric mean, of those that execute every pair,
+    and what the fastest costs. ``nothing``: places where no policy pays.
+    """
 
     shared: str
     best: str
@@ -117,7 +119,9 @@ def distance(row: Row) -> float | None:
 
 
 def share_reached(row: Row, ep: Row) -> float | None:
-    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove."""
+    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove; 1 for rules
+    that run experts where they are not placed, which beat this bound.
+    """
     before, now, bound = ep.get("load_max_over_mean"), row.get("load_max_over_mean"), row.get("load_ceiling_slots")
     if not before or not now or not bound or before - bound < 1e-6:
         return None

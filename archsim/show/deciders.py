@@ -64,7 +64,7 @@ def clock(hz: float) -> str:
 
 
 def added_mm2(system: SystemSpec, policy: PolicySpec) -> float:
-    """Area that a policy adds to ``base``, without Local CPs: tables and executor; none in a host."""
+    """Area that a policy adds to ``base``, without Local CPs: tables (a host has them in its memory) and executor."""
     return added_cost(system, policy.allocation.name not in NEED_NO_ALLOCATOR, policy.predicts).area_mm2
 
 
@@ -82,6 +82,7 @@ PPM = 1e6
 
 
 def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
+    """Every run of a policy that predicts, on every system of the family, beside that of its counterpart."""
     pairs = list(_pairs(report.experiment.policies))
     for name, system in family.systems.items():
         for run in report.of_system(name):

@@ -62,7 +62,9 @@ def of_column(
     worth: float = 1.0,
     log: bool = False,
 ) -> Bars | None:
-    """Bars of a column, whiskers of ``COLUMN_low``, ``_high`` or 90 % of samples. ``worth``: of the title's unit."""
+    """Bars of a column for every run, with whiskers of ``COLUMN_low`` and ``COLUMN_high``, or the central 90 % of
+    samples. ``worth``: of the unit of the title. None where no run has a value.
+    """
     known = [row for row in rows if row.get(column) is not None]
     if not known:
         return None

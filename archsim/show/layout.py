@@ -17,6 +17,7 @@ def map_width(system: SystemSpec) -> int | None:
 
 
 def nodes_of(system: SystemSpec) -> int | None:
+    """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
     levels = system.fabric.levels if system.fabric else ()
     if system.built is not None:
         return None
@@ -37,7 +38,9 @@ def arrange(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[Sequ
 
 
 def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, At]:
-    """(column, row) of every node: dies in rows by number, others right of or below their linked dies."""
+    """(column, row) of every node. Dies fill rows by number; another node is right of its linked dies if they form a
+    row, below them if they form a column, else below all dies, at the next free place to the right.
+    """
     at = {die: (die % width, die // width) for die in range(dies)}
     around: dict[int, set[int]] = {}
     for src, dst in links:

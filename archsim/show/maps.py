@@ -62,8 +62,8 @@ def die_map(
     nodes: int | None = None,
     idle: Sequence[Idle] = (),
 ) -> DieMap:
-    """The map of one system for runs that differ in fields. width: dies per row without coordinates (None: square).
-    nodes: of a cluster of GPUs behind switches. idle: dies that the machine does not use.
+    """The map of one system for some runs, chosen by the fields in which they differ. width: dies per row where dies
+    have no coordinates (None: square); nodes: of a cluster of GPUs behind switches; idle: dies that are not used.
     """
     rows: list[dict[str, Any]] = []
     links: list[dict[str, Any]] = []

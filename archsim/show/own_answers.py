@@ -24,7 +24,9 @@ def best_other(report: Report, runs: Sequence[Row]) -> Row | None:
 
 
 def own_sentences(report: Report, places: Sequence[Panel]) -> Iterator[str]:
-    """``mine decodes qwen3 1.05× as fast as allo at batch 64 (1.03× to 1.08× …)``: own beside the best others."""
+    """``mine decodes qwen3 1.05× as fast as allo at batch 64 (1.03× to 1.08× …)``: each of the user's policies beside
+    the best of the others, at every batch.
+    """
     for name in own_policies(report):
         for place in places:
             said, rows = [], []
@@ -44,7 +46,9 @@ def own_sentences(report: Report, places: Sequence[Panel]) -> Iterator[str]:
 
 
 def beside(report: Report, run: Row, other: Row, whole: bool = False) -> str:
-    """``1.05× (1.03× to 1.08× in 90 % of 32 samples)``, whether it is a tie; ``whole``: of whole iterations."""
+    """``1.05× (1.03× to 1.08× in 90 % of 32 samples)``, and whether it is a tie: a run's speed over another's, of MoE
+    layers or of ``whole`` iterations.
+    """
     found, of = pair_of(report, run["run"], other["run"]), "whole_" if whole else ""
     if found is None or f"{of}ratio" not in found:
         if whole:
@@ -110,7 +114,7 @@ def system_sentences(report: Report, fastest: Mapping[Panel, Sequence[Row]]) -> 
 
 
 def system_pairs(groups: Sequence[Sequence[Row]]) -> Iterator[tuple[Row, Row]]:
-    """Fastest runs of two systems at equal model, batch and assumptions. ``groups``: of ``in_question``."""
+    """Fastest runs of two systems at one model, batch and assumptions, faster first. ``groups``: of `in_question`."""
     for one, other in combinations((group[0] for group in groups), 2):
         if one["system"] != other["system"] and all(
             one[key] == other[key] for key in ("model", "batch", "assumptions")

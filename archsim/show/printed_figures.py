@@ -32,7 +32,7 @@ _FIGURE = re.compile(r'<figure class="plot".*?<script type="application/json">(.
 
 
 def write_figure(folder: Path, name: str, out: Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
-    """Write a figure of the pages in ``folder``, as `draw`. ArchsimError for a wrong name or format."""
+    """Write a figure of the pages in ``folder``, as `draw`. Raises ArchsimError for a wrong name, with known ones."""
     known = _figures(folder)
     if name not in known:
         listed = "\n".join(f"  {each:<12} {about}" for each, about in names_of(folder).items())
@@ -67,7 +67,8 @@ def _figures(folder: Path) -> dict[str, dict[str, Any]]:
 
 def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
     """Draw a specification of `archsim.show.plots.Figure.vega` as .pdf, .png or .svg by its ending, with the values
-    chosen at first. ``columns`` of a paper: exact width; None: one, or two for several panels. Raises ArchsimError.
+    chosen at first; the same bytes each time. ``columns`` of a paper: exact width; None: one, or two for several
+    panels. Raises ArchsimError for other endings, and where vl-convert-python is missing.
     """
     file = Path(out)
     if file.suffix[1:] not in FORMATS:
@@ -100,7 +101,7 @@ def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, f
 
 
 def laid_out(spec: Mapping[str, Any], room_px: float, less_px: float = 0.0) -> dict[str, Any]:
-    """A specification for this width, in light colours. ``less_px``: room that an earlier layout lacked."""
+    """A specification for this page width, light colours, rows as records. ``less_px``: room lacked before."""
     named = colours()
     text = re.sub(r'"(--[a-z0-9-]+)"', lambda each: json.dumps(named[each[1]]), json.dumps(spec))
     found: dict[str, Any] = json.loads(text)

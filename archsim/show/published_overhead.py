@@ -104,7 +104,9 @@ def decisions_of(run: results.Row) -> int:
 
 
 def _host_times_ns(low: float, high: float, simulated: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
-    """Host times that give the published overhead, of exposed time over the harmonic mean of the rest."""
+    """Host decision times, ns, that give the published overhead, negative where none does. Overhead is exposed time,
+    nearly the same in every step, over the (harmonic) mean of the rest of a step.
+    """
     path_ns, rest_ns = exposed_ns - host_ns, exposed_ns / simulated * 100
     return low / 100 * rest_ns - path_ns, high / 100 * rest_ns - path_ns
 

@@ -26,9 +26,10 @@ def render(
     folder: Path | None = None,
     finish: Callable[[str], str] = str,
 ) -> str:
-    """The text of a page, with the filters ``plot``, ``svg``, ``breakable`` (after each +), ``sentence``, and
-    ``filters``. ``folder``: of the template; ``finish``: changes the text before scripts are added. Raises
-    jinja2.UndefinedError.
+    """The text of a page; one with figures has at its end what draws them. Templates have ``filters`` and ``plot`` (a
+    figure), ``svg`` (a drawing, unescaped), ``breakable`` (a label that may break after each +) and ``sentence`` (ends
+    in a full stop). ``folder``: of the template, if not this package's; ``finish``: changes the text before scripts are
+    added. Raises jinja2.UndefinedError for a name that ``context`` lacks.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape

@@ -30,7 +30,7 @@ def intervals(question: str, title: str, options: Sequence[tuple[str, tuple[floa
 
 
 def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, float]]) -> Bars | None:
-    """(name, share alone, low, share with others, high), 0 to 1, of draws that matter. None without draws."""
+    """Draws an answer depends on: (name, share alone, low, share with others, high), 0 to 1. None without draws."""
     rows = [
         {"name": name, "value": 100 * total, "low": 100 * low, "high": 100 * high, "label": percent(total),
          "tip": f"alone {percent(first)}, with others {percent(total)}"}

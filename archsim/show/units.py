@@ -105,7 +105,9 @@ def damage_text(lost: tuple[float, float, float], verb: str = "cost", more: str 
 
 
 def change_text(change: tuple[float, float, float], within: str = "") -> str:
-    """``4.1 % (1.2–9.0 %) more``, ``up to 9 % more``, ``between 1 % less and 4 % more``: (low, middle, high)."""
+    """``4.1 % (1.2–9.0 %) more``, ``up to 9 % more`` or ``between 1 % less and 4 % more``: a relative change (low,
+    middle, high), whose direction is said only where it is sure.
+    """
     low, middle, high = change
     less, more = -low >= 0.001, high >= 0.001
     if less and more:

@@ -120,7 +120,9 @@ class AssumptionsSpec(fields.Spec):
         return self
 
     def needs_origins(self, model: ModelSpec) -> bool:
-        """Whether a step needs the die of each token: to send its vector, or for shared experts."""
+        """Whether a step needs the die on which each token lives: to send its hidden vector, or to run shared experts
+        there; ranks of an expert-parallel group always do.
+        """
         received = self.activations == "dispatched" or self.receives or self.execution == "expert_parallel"
         return received or (self.weights == "all" and model.shared_experts > 0)
 
@@ -130,7 +132,7 @@ class AssumptionsSpec(fields.Spec):
         return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch not in GATHERING
 
     def for_simulation(self, policy: policies.PolicySpec) -> "AssumptionsSpec":
-        """Without fields that one simulation of a policy serves alike, or that do nothing for it."""
+        """The set without fields that only count the results of a policy's simulation, or do nothing for it."""
         inert = {"set": "any", "hops": "all", "throughput": "generated"}
         if self.contention == "reserved":
             inert |= {"arbitration": "fair", "reads": "together", "rate_updates": "instant"}  # of shared links and HBM

@@ -16,7 +16,9 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found: bool = True) -> None:
-    """Make paths in the system at ``keys`` relative to here. SpecError if missing, unless not ``all_found``."""
+    """Make paths of calibrations and of a table of speeds in the system at ``keys`` relative to the current directory.
+    Raises SpecError for a missing file; with ``all_found=False`` its path is left as it is.
+    """
     for path in (*KEYS, TABLE):
         inner = _mapping(tree, (*keys, *path[:-1]))
         name = inner.get(path[-1])

@@ -57,7 +57,9 @@ class Constraint:
     tests: tuple[tuple, ...]
 
     def holds(self, lookup: Lookup) -> Any:
-        """Whether a point is kept, or bool[point]; not on keys it lacks. ValueError for bad comparisons."""
+        """Whether a point is kept (of many points bool[point]); constraints on keys it lacks do not apply. Raises
+        ValueError for bad comparisons.
+        """
         kept: Any = True
         try:
             for test in self.tests:

@@ -173,7 +173,9 @@ class DeploymentSpec(Spec):
 
 
 def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True) -> None:
-    """SpecError where sizes do not divide, with those that would. Without ``experts``: attention alone."""
+    """Raise SpecError where sizes do not divide, naming those that would, or where the model lacks its geometry.
+    Without ``experts``: attention alone.
+    """
     if model.attention is None or model.missing_geometry:
         raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
     tp, dp, ep, expert_tp, _, stages = parallel

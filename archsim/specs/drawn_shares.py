@@ -16,7 +16,9 @@ def draw_shares(method: str, dimensions: int, count: int, seed: int):
 
 
 def _latin_hypercube(dimensions: int, count: int, generator):
-    """As scipy.stats.qmc.LatinHypercube (McKay, Beckman and Conover, Technometrics 1979), which imports slowly."""
+    """A share in every stratum of 1 / count of every axis (McKay, Beckman and Conover, Technometrics 1979): the numbers
+    of scipy.stats.qmc.LatinHypercube, which takes a second to import.
+    """
     import numpy as np
 
     shares = generator.random((count, dimensions))

@@ -75,12 +75,12 @@ class ExperimentSpec(Spec):
 
     @cached_property
     def unread(self) -> tuple[str, ...]:
-        """A sentence for each key of its file that no run reads (`archsim.specs.unread`)."""
+        """A sentence for each key of its file that no run reads (`archsim.specs.unread`); none without a file."""
         return ()
 
     @cached_property
     def limits_at(self) -> Mapping[tuple[str, str], str]:
-        """(system, ``power.limit`` or another limit; '' for the system) → where its file says it."""
+        """(system, ``power.limit`` or another limit; '' for the system) → where its file says it, if any."""
         return {}
 
     @property

@@ -57,7 +57,9 @@ class Risk(NamedTuple):
     bound: float = 0.0
 
     def of(self, values: Any) -> float:
-        """From ``name`` in every sample, float64[sample]. A probability counts half a sample more on either side."""
+        """The objective's value, from that of ``name`` in every sample, float64[sample]. A probability counts half a
+        sample more on either side, so that none of few samples says never.
+        """
         import numpy as np
 
         if self.quantile is not None:
@@ -72,7 +74,9 @@ _PROBABILITY = re.compile(r"probability\(\s*(\w+)\s*(>=|<=)\s*([0-9.]+(?:e[+-]?\
 
 
 def risk_of(objective: str) -> Risk | None:
-    """``throughput.p10``, ``probability(throughput >= 40000)`` (tokens/s, ns); else None. ValueError if unknown."""
+    """``throughput.p10`` or ``probability(throughput >= 40000)`` (tokens/s; time in ns); None for other objectives.
+    Raises ValueError for one of these whose value is not sampled.
+    """
     quantile, probability = _QUANTILE.fullmatch(objective.strip()), _PROBABILITY.fullmatch(objective.strip())
     name = (quantile or probability or {1: None})[1]
     if name is None:
@@ -89,7 +93,9 @@ def risk_of(objective: str) -> Risk | None:
 
 
 def sense_of(objective: str) -> str:
-    """``max`` or ``min`` of an objective. ValueError for unknown names, and for parts that disagree."""
+    """``max`` or ``min`` of a name of OBJECTIVES, an expression of them, or a risk (`risk_of`). Raises ValueError for
+    unknown names, and where parts of an expression disagree, as in ``throughput * area``.
+    """
     if objective in OBJECTIVES:
         return OBJECTIVES[objective].sense
     if (risk := risk_of(objective)) is not None:

@@ -79,7 +79,9 @@ class ReadExperiment(NamedTuple):
 
 
 def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
-    """Raises SpecError for all references and keys together. An axis' first value stands for what it gives."""
+    """Raises SpecError for all references and keys together. What an axis gives as a whole (systems, models, policies,
+    batches), the experiment need not: it has the first value.
+    """
     with manifest_blamed(source):
         return _read_experiment(source, overrides)
 
@@ -209,7 +211,9 @@ def kind_of_file(source: Source) -> str:
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:
-    """The file at a path, or of an experiment's, else a system's name. Raises SpecError for neither."""
+    """The file at a path (of a report's folder: its manifest), or of the name of an experiment, else of a system, in
+    ``./configs``, then in the shipped configs. Raises SpecError for a name that is neither, and for what is no path.
+    """
     if not isinstance(source, str | os.PathLike):
         raise errors.SpecError(
             f"{_short(source)} is of type {type(source).__name__}; expected the path of a YAML file, the name of an "

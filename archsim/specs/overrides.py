@@ -11,9 +11,9 @@ Put = Callable[[yaml.Tree, tuple[str, ...], Any, str, Callable[[yaml.Keys], None
 def apply_overrides(
     tree: yaml.Tree, overrides: Sequence[str], expand: Callable[[yaml.Keys], None], put_at: Put | None = None
 ) -> None:
-    """Apply ``key.path=value`` (YAML) texts in order; list items by number. ``put_at``: in place of `put`;
-    ``expand(keys)`` replaces a reference by its mapping. Raises SpecError for no override and for missing paths;
-    unknown keys show in validation.
+    """Apply ``key.path=value`` texts in order; values are YAML, list items are addressed by number. ``put_at``: in
+    place of `put`; ``expand(keys)`` replaces a reference by the mapping it names, so that a path can lead into it.
+    Raises SpecError for text that is no override and for paths that do not exist; unknown keys show in validation.
     """
     for text in overrides:
         head = f"--set {text}"

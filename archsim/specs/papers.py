@@ -342,7 +342,9 @@ class PaperSpec(fields.Spec):
         return {name: guess for name, guess in found.items() if guess is not None}
 
     def guess_of(self, group: ClaimGroup, row: ClaimRow, null: NullSpec | None = None) -> float | str | None:
-        """The null model's value of a row, or OOM; None where a row has no others. Raises ValueError."""
+        """The null model's value of a row, or OOM; of a further null model None where a row has no others. Raises
+        ValueError for what is neither.
+        """
         guess: Any = group.guess_of(row) if null is None else null.guess
         if null is not None and null.others is not None:
             like = [
@@ -383,7 +385,7 @@ class PaperSpec(fields.Spec):
         return f"{name} {value}" if isinstance(name, str) else name.get(str(value), f"{key} {value}")
 
     def overrides(self, run: str, rules: int, end: int | None = None) -> tuple[str, ...]:
-        """What the first ``rules`` change in a run. ``end``: 0 or 1 of the interval of fitted constants."""
+        """What the first ``rules`` rules change in a run. ``end``: 0 or 1, for fitted constants at that end."""
 
         def of(rule: PaperDifference) -> tuple[str, ...]:
             taken = rule.runs if end is None or rule.ends is None else rule.ends[end]

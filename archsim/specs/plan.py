@@ -133,7 +133,7 @@ class SweepPlan:
         return found
 
     def finished_by(self, finish: Callable[[Any], Any]) -> SweepPlan:
-        """The same plan whose points' systems pass through ``finish``, which adds such as areas."""
+        """The same plan with ``finish`` on its points' systems, which adds what only the machine has, as areas."""
         found = copy(self)
         found.finish, found._finished = finish, {}
         return found

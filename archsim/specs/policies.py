@@ -244,7 +244,9 @@ def _check_function(rule_type: str, rule: RuleSpec) -> None:
 
 
 def arguments_of(rule_type: str, function: Callable[..., Any], params: Mapping[str, Any]) -> int:
-    """How many arguments a user's function gets by position. A prediction has one, or three with the heatmap."""
+    """How many arguments a user's function gets by position. A prediction with one gets what is seen of a layer, with
+    three the heatmap of all layers.
+    """
     if rule_type == "prediction":
         with suppress(TypeError, ValueError):  # of a function without Python code
             parameters = inspect.signature(function).parameters.values()

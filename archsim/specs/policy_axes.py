@@ -19,7 +19,9 @@ KEYS = ("name", "preset", *RULE_TYPES)
 
 
 def spread_policies(tree: Tree) -> None:
-    """A policy for each value of its parameters. SpecError for unknown, shared or empty parameters."""
+    """Write the policies of an experiment or deployment as a list with one value of each parameter. Raises SpecError
+    for a parameter that no rule of a preset has, or that several have, and for a list without values.
+    """
     given = tree.data.get("policies") if isinstance(tree.data, dict) else None
     if isinstance(given, dict):
         tree.wrap(("policies",))

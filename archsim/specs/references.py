@@ -1,6 +1,7 @@
-"""Expands names and paths in an experiment's raw tree before validation: of ``systems/`` and ``models/`` beside the
-experiment, in ``./configs``, or shipped; inline mappings; ``{like: dojo, ...}``, which takes missing keys from another
-system; presets of policies; sets of assumptions. Messages name the file and line of a value.
+"""Expands names and paths in an experiment's raw tree before validation. A system or model is a name (in ``systems/``
+or ``models/`` beside the experiment, then in ``./configs``, then shipped), a path, or an inline mapping; a system may
+be ``{like: dojo, name: mine, ...}``, which takes missing keys from that one. A policy is a preset or a mapping; an
+assumption set is a name, a path or a mapping. Messages name the file and line of a value.
 """
 
 import os
@@ -25,7 +26,9 @@ _PARENTS_SEARCHED = 2
 
 
 def resolve(kind: str, value: Any, place: yaml.Place, folder: Path | None) -> yaml.Tree:
-    """Expand one reference, at ``(kind, 0)`` of a separate tree. Raises SpecError, which names ``place``."""
+    """Expand one reference, at ``(kind, 0)`` of a separate tree. kind: systems, models, policies or assumptions. Raises
+    SpecError; messages name ``place`` for values that are not in a file.
+    """
     keys = (kind, 0)
     tree = yaml.Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
     References(tree, folder).complete(keys)
@@ -105,7 +108,7 @@ class References:
         return problems
 
     def refuse_other_precisions(self, systems: Iterable[SystemSpec]) -> None:
-        """SpecError for a model whose name says another precision than its system's."""
+        """Raise SpecError for a model whose name says another precision than a system computes in."""
         for place, name, precision in self._checkpoints:
             for system in systems:
                 dtype = system.compute.dtype
@@ -128,7 +131,7 @@ class References:
             complete(keys)
 
     def complete_system(self, keys: yaml.Keys, above: tuple[Path, ...] = ()) -> None:
-        """Fill in missing keys from the system that it is ``like``; ``above``: like it. Raises SpecError."""
+        """Fill in keys from the system that it is ``like``, if any. ``above``: files like it. Raises SpecError."""
         like, given = (*keys, "like"), self._tree.get(keys)
         if not isinstance(given, dict) or "like" not in given:
             return
@@ -169,7 +172,7 @@ class References:
         return is_hub_id(name) and not any(os.path.exists(each) for each in here)
 
     def _checkpoint(self, name: str, keys: yaml.Keys, files: Mapping[str, Path]) -> dict[str, Path]:
-        """Name → file of the model of a checkpoint, or of one that goes on (``qwen3-235b``); else empty."""
+        """Name → file of a checkpoint's model, or of the one that goes on with a hyphen (``qwen3-235b``), or empty."""
         try:
             models, precision = checkpoint_of(name)
         except ValueError as error:
@@ -240,7 +243,7 @@ class References:
             given.setdefault(field, value)
 
     def find_trace(self) -> None:
-        """Make the path of a trace or traffic file relative to the current directory; search there first."""
+        """Make a trace's or traffic file's path relative to the current directory: searched there, then by the file."""
         keys = ("workload", "trace")
         path = self._tree.find(keys)
         hint = "; for generated traffic, write {synthetic: {}}" if path == "synthetic" else ""
@@ -268,7 +271,9 @@ def find_traffic(tree: yaml.Tree, keys: yaml.Keys, folder: Path | None) -> None:
 
 
 def find_file(tree: yaml.Tree, keys: yaml.Keys, folder: Path | None, hint: str = "") -> None:
-    """Make the path at ``keys`` relative to here; search here, then around ``folder``. SpecError, with ``hint``."""
+    """Make the path of a file or directory at ``keys`` relative to the current directory; search there, then around
+    ``folder``, that of the file that names it. Raises SpecError, with ``hint`` at the end, if it does not exist.
+    """
     path = tree.get(keys)
     if os.path.exists(path):
         if not (os.path.isfile(path) or os.path.isdir(path)):

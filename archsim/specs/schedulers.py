@@ -1,4 +1,6 @@
-"""The shipped schedulers, a row each with its function in ``archsim.serving.schedulers``, and ``scheduler:``."""
+"""How an engine fills its iterations: the shipped schedulers, a row each with the name of its function in
+``archsim.serving.schedulers``, and ``scheduler:`` of a serve file. A user's own is ``package.module:function``.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -73,7 +73,9 @@ class Serving(NamedTuple):
 
 
 def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[str, Any] | None = None) -> Serving:
-    """A deployment and its traffic. ``cell``: values of its axes; None: the first of each. Raises SpecError."""
+    """A deployment and its traffic, after ``key.path=value`` overrides. ``cell``: values of its axes; None: the first
+    of each. Raises SpecError.
+    """
     with manifest_blamed(source):
         return _load_serving(source, overrides, cell)
 

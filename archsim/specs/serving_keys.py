@@ -1,4 +1,6 @@
-"""Keys of a deployment after ``--set`` and ``--vary``: full, last part, an engine's flag, or a word for several."""
+"""Keys of a deployment as they are typed after ``--set`` and ``--vary``: in full, by their last part, by the name of an
+engine's flag, or a word that stands for several keys.
+"""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -43,7 +45,9 @@ _WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 
 def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expand: Any) -> None:
-    """As `archsim.specs.overrides.put`, the key by any of its names. SpecError for no key, and for several."""
+    """As `archsim.specs.overrides.put`, the key by any of its names; requests come in the way that is put, no longer in
+    that of the file. Raises SpecError for a name of no key, and of several.
+    """
     path = full_key(names, head, value)
     for keys, each in _parts_of(tree, path, value, head):
         if keys[0] == "requests" and len(keys) > 1 and keys[1] in _WAYS and isinstance(tree.data.get("requests"), dict):
@@ -129,7 +133,9 @@ def _machine_of(tree: yaml.Tree, gpu: str) -> str:
 
 
 def _ranks_of(tree: yaml.Tree, head: str, replaced: bool) -> int:
-    """Devices of an engine. ``replaced``: experts may be those of other sizes. SpecError where sides differ."""
+    """Devices of an engine, over which a word such as tp spreads. ``replaced``: the sizes of experts are, and may be
+    those of another number of ranks. Raises SpecError where sides have their own.
+    """
     if isinstance(tree.data.get("disaggregated"), dict):
         raise SpecError(f"{head}: each side of disaggregated has its own sizes. Give disaggregated.decode.parallel")
     if replaced and isinstance(tree.data.get("parallel"), dict):
@@ -143,7 +149,9 @@ def _parallel_of(tree: yaml.Tree, side: yaml.Keys = ()) -> ParallelSpec:
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """EPLB, there or for all policies, with so many slots beyond one an expert, over all ranks; 0: none."""
+    """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic: that
+    which is there, or one that replaces all policies; 0: none of these.
+    """
     sides: list[yaml.Keys] = [()]
     if isinstance(tree.data.get("disaggregated"), dict):
         sides = [("disaggregated", side) for side in ("prefill", "decode")]
@@ -236,7 +244,9 @@ def _below(annotation: Any, prefix: str) -> Iterator[str]:
 
 
 def precision_word(tree: yaml.Tree) -> str:
-    """Takes ``precision: fp8`` out, from which dtypes follow; '' without. Raises SpecError for an unknown one."""
+    """Takes the precision of a checkpoint, from which dtypes follow, out of ``precision: fp8``; '' where there is none.
+    Beside ``kv`` it is at CHECKPOINT. Raises SpecError for an unknown one.
+    """
     given = tree.data.get("precision")
     word = given.get(CHECKPOINT) if isinstance(given, dict) else given
     if not isinstance(word, str):

@@ -113,7 +113,9 @@ class UncertaintySpec(fields.Spec):
     commands: dict[str, CommandSpec] = Field(default_factory=dict)  # name → what measures it
 
     def levels(self, table: str, way: str) -> LevelsSpec:
-        """How far a law had in a ``way`` is off, by kind of kernel, else as all kinds, or the kind in other ways."""
+        """How far a law that was had in a ``way`` is off, by its kind of kernel. Where that is not known, as all kinds
+        together, and no less than the kind itself in other ways.
+        """
         own = self.measured.get(table, {})
         if way in own:
             return own[way]

@@ -369,7 +369,9 @@ def _runs_of(plan: SweepPlan, engine: str | None) -> Iterator[tuple[Chosen, Mapp
 
 
 def _looked_at(plan: SweepPlan) -> Iterable[int]:
-    """Numbers of all points; of a large sweep, of axes that choose what is read; none if too many."""
+    """Numbers of all points; of a large sweep, of those in which only axes vary that may choose what is read; none
+    where these are too many, too.
+    """
     if plan.combinations <= _MOST_POINTS:
         return range(plan.combinations)
     groups = [any(_may_choose(axis.path) for axis in group.axes) for group in plan.sweep.groups]

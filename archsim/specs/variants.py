@@ -1,5 +1,5 @@
-"""Builds systems, models, policies, assumption sets and workloads with axis values set. A variant is named by a digest
-of its content, and validated once per combination of the values that change it.
+"""Builds systems, models, policies, assumption sets and workloads with axis values set. A variant is named after its
+original with a digest of its content, and validated as a whole, once per combination of the values that change it.
 """
 
 from __future__ import annotations

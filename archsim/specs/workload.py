@@ -261,7 +261,7 @@ class WorkloadSpec(Spec):
         return isinstance(self.trace, str) or self.trace.synthetic.prompt_tokens != 0
 
     def drawn(self, at: int) -> "WorkloadSpec":
-        """With the ``at``-th draw of traffic, or of requests of a recorded trace; 0 is its own draw."""
+        """The workload with the ``at``-th draw of its traffic, or of a recorded trace's requests; 0 is its own draw."""
         if not at:
             return self
         changes: dict[str, Any] = {"seed": self.seed + at}
@@ -272,7 +272,9 @@ class WorkloadSpec(Spec):
 
     @property
     def context_tokens(self) -> int | None:
-        """`context`, else prompt and decode steps at the end of requests. None if neither says."""
+        """`context`, else prompt and decode steps of generated requests: what they hold at their end. None if neither
+        says: requests without prompts, or of lengths that a preset or a recorded trace decides.
+        """
         if self.context is not None or isinstance(self.trace, str):
             return self.context
         synthetic = self.trace.synthetic

@@ -104,7 +104,7 @@ class Expansion:
     left: float
 
     def of(self, draws: np.ndarray, known: Sequence[str] | None = None) -> np.ndarray:
-        """float64[sample]; with ``known``, the mean when only these draws are known. draws: [sample, draw]."""
+        """The expansion, float64[sample]; its mean if only draws ``known`` are known. draws: [sample, draw]."""
         terms: np.ndarray = np.ones(len(self.coefficients), np.bool_)
         if known is not None:
             others = [at for at, name in enumerate(self.names) if name not in known]

@@ -29,8 +29,9 @@ class BestValue(NamedTuple):
 def best_value(
     rates: Sequence[np.ndarray], prices: Sequence[float] | None = None, numbers: Sequence[float] = ()
 ) -> BestValue:
-    """``rates``: float64[sample] of each value, with the same draws; ``prices`` and ``numbers`` where values have any.
-    A value equals the best within PLATEAU of its median, or if that is ahead in fewer than SURE samples.
+    """``rates``: float64[sample] of each value, more is better, all with the same draws; ``prices`` and ``numbers``
+    where values have any. A value equals the best if its median is within PLATEAU of it, or if the best is ahead in
+    fewer than SURE of the samples.
     """
     medians = [float(np.median(each)) for each in rates]
     best, worst = int(np.argmax(medians)), int(np.argmin(medians))

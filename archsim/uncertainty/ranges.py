@@ -110,7 +110,7 @@ def quick_worlds(
 
 
 def tie(pair: OptionPair, worlds: int) -> bool:
-    """Whether an order is a tie: not sure in SURE of all samples, less the standard error of that share."""
+    """Whether an order is a tie: its share of samples is below SURE plus the standard error of such a share."""
     return pair.probability < SURE + float(np.sqrt(SURE * (1 - SURE) / worlds))
 
 

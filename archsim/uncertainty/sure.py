@@ -42,7 +42,9 @@ def find_sure(
     watcher: Watcher | None = None,
     seed: int = 0,
 ) -> sure_answer.Sure:
-    """Run the samples. ``folder``: keeps runs in ``worlds/``; ``seed``: others. Raises ArchsimError; FailedRuns."""
+    """Run the samples and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
+    finds them; ``seed``: another one gives other samples. Raises ArchsimError for too few samples; FailedRuns.
+    """
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
             return find_sure(selection, samples, Path(made), jobs, watcher, seed)

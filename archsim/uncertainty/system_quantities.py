@@ -43,7 +43,7 @@ _MEASURED_BY = {
 
 
 class SystemQuantity(NamedTuple):
-    """``path``: of attributes, where its value stands; ``factors``: a draw multiplies what stands there."""
+    """A quantity of a system. ``path``: of attributes to its value; ``factors``: a draw multiplies it, is not it."""
 
     quantity: Quantity
     path: tuple[str, ...]

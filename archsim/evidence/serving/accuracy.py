@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class JudgedPoint(NamedTuple):
-    """A point beside simulation, ms and tokens/s; ``ranges``: printed for TTFT and TPOT; ``refused``: why, or ''."""
+    """A point beside simulation, ms and tokens/s. ``ranges``: of measured means of TTFT and TPOT as pages print them,
+    or None; ``refused``: why it was not simulated, or ''.
+    """
 
     point: MeasuredPoint
     ttft: float | None = None
@@ -143,7 +145,9 @@ def table_of(cells: Sequence[AccuracyCell]) -> tables.Table:
 
 
 def worse(before: Path, now: Sequence[AccuracyCell]) -> list[str]:
-    """Cells that got worse by over 2 points and 10 % against a table of this command. TraceError for no such table."""
+    """Cells whose median error grew by over 2 points and by over 10 % of it against a table of this command, in words.
+    Raises TraceError for a file that is no such table.
+    """
     with before.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     known = {}
@@ -265,7 +269,9 @@ def validate_served(
     jobs: int = 1,
     report: Callable[[str], None] = lambda text: None,
 ) -> ServedAccuracy:
-    """Simulate all points; ``most_clients``: skip closed loops of more. Raises TraceError and SpecError."""
+    """Read, simulate and compare all points; ``most_clients``: leave out closed loops of more. Raises TraceError and
+    SpecError for files that cannot be read.
+    """
     read = [read_served(path, deployment, name, unit) for path in paths]
     points = [
         each for one in read for each in one.points
@@ -308,7 +314,7 @@ def _far_points(found: ServedAccuracy) -> Iterator[str]:
 
 
 def cases_of(judged: Iterable[JudgedPoint]) -> pandas.DataFrame:
-    """A row for each time of a point with `KEYS` and ``where``. None counts as unseen (constants were fitted)."""
+    """A row for each time of a point with `KEYS` and ``where``; none is unseen, as constants were fitted on some."""
     found, own = [], []
     for each in judged:
         for name, unit in zip(TIMES, ("ms", "ms", "tokens/s"), strict=True):

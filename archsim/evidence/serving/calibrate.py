@@ -1,5 +1,6 @@
-"""The host's constants that a measured run implies: fitted to its first half of single requests, tested on the other.
-Least squares of logarithms of times, with the engine's constants as a weak prior; factors on laws move last.
+"""The host's constants that a measured run implies: fitted to its first half where it has single requests, tested on
+the other. Least squares of logarithms of times, with the engine's constants as a weak prior; factors on laws move only
+where no constant of the host can close the gap.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def compare_run(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
 
 
 def _tokens_a_chunk(run: MeasuredRun, outcome: Outcome) -> str:
-    """Why measured gaps are not those between tokens: fewer gaps than tokens; '' if they are, or with drafts."""
+    """Why measured gaps are not those between tokens, in words: fewer gaps than tokens. '' if they are, or with drafts,
+    whose tokens share a gap in the simulation, too.
+    """
     if outcome.served.totals["drafted"]:
         return ""
     if run.lists is not None and run.gaps:

@@ -109,9 +109,9 @@ class Read(NamedTuple):
 
 
 def read_served(path: Path, deployment: Source | None = None, name: str | None = None, unit: str | None = None) -> Read:
-    """Measured points of a file, in the format ``name`` or that of its keys. ``deployment``: for formats without;
-    ``unit``: of its times, of UNITS. Raises TraceError for no format or impossible times, SpecError for an unknown
-    name, or where a deployment is needed.
+    """Measured points of a file, in the format ``name`` or that of its keys. ``deployment``: a file of ``archsim
+    serve``, for formats that have none; ``unit``: of its times, of UNITS, None for that of the format. Raises
+    TraceError for no format or impossible times, SpecError for an unknown name, or where a deployment is needed.
     """
     if unit is not None and unit not in UNITS:
         raise SpecError(f"--time-unit: unknown {unit!r} (known: {', '.join(UNITS)})")

@@ -50,7 +50,9 @@ def collapse_sentence(points: Sequence[Candidate], objectives: Sequence[str]) ->
 
 
 def wanted_designs(found: Exploration) -> dict[str, Candidate]:
-    """Heading → design: within each budget the best by each objective; with several models, of each."""
+    """Heading → design: within each budget the best by the first objective, then the best by every objective; with
+    several models, of each.
+    """
     first = found.spec.objectives[0]
     named: dict[str, Candidate | None] = {}
     for model in found.models:

@@ -149,7 +149,9 @@ class Drawn:
     samples: int  # 0: none
 
     def rates(self, ran: Ran, whole: bool = False) -> np.ndarray | None:
-        """float64[sample] tokens/s of MoE layers, or of ``whole`` iterations; None for a run that has none."""
+        """float64[sample] tokens/s of MoE layers, or of ``whole`` iterations; None for a run that has none. Without
+        samples, one: the run itself.
+        """
         slower = np.ones(1)
         if self.samples:
             if (each := self.found.get(ran.number)) is None:
@@ -228,7 +230,9 @@ def _sampled(selection: Selection, asked: Sequence[Ran], samples: int, jobs: int
 
 
 def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_first: Case) -> str:
-    """``with topology switch, w48 decodes … 1.16 × (1.05–1.25) as fast as with mesh``; '' with nothing to compare."""
+    """``with topology switch, w48 decodes … 1.16 × (1.05–1.25) as fast as with mesh``; '' with nothing to compare.
+    ``of_first``: the case of which the sentence speaks first.
+    """
     first = case is of_first
     label = _labels(plan, axes, case)
     able = {
@@ -309,7 +313,9 @@ def _for_the_price(
     drawn: Drawn, able: Mapping[tuple[int, ...], tuple[Ran, np.ndarray]], label: Label, chosen: tuple[int, ...],
     over: tuple[int, ...],
 ) -> str:  # fmt: skip
-    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price``, or ''."""
+    """``; it costs 5.2 × as much, and switch is 1.08 × (1.05–1.14) as fast for the same price``, by whole iterations
+    where both have them; '' where the best costs hardly more.
+    """
 
     def price(design: tuple[int, ...]) -> float:
         return float(able[design][0].row["cost_usd"])
@@ -386,7 +392,9 @@ def _tied(
 
 
 def _pair_of(plan: SweepPlan, axes: Axes, case: Case) -> tuple[str, str, str] | None:
-    """(policy with a part, without it, the part): of prediction, where that is fastest; None without such policies."""
+    """(policy with a part, the same without it, the part): of prediction, where the policy without it is fastest; None
+    without a key of numbers, or without such policies.
+    """
     if len(axes.keys) != 1 or len(plan.sweep.groups[axes.keys[0]].axes) != 1 or len(case.runs) < 2:
         return None
     label = _labels(plan, axes, case)
@@ -447,6 +455,7 @@ def _pair_clause(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn) -> str:
 
 
 def _start(gains: np.ndarray) -> int:
+    """Position from which on no gain is above PLATEAU; the number of gains where the last one is."""
     above = np.flatnonzero(gains > 1 + PLATEAU)
     return int(above[-1]) + 1 if len(above) else 0
 

@@ -91,7 +91,9 @@ class Exploration(tables.Shown):
         return tuple(dict.fromkeys(point.model for point in self.points))
 
     def best(self, text: str | None, objective: str, model: str | None = None) -> Candidate | None:
-        """The best known design by an objective, within a budget and of a model if one is given."""
+        """The best known design by an objective, within a budget and of a model if one is given; of all points, by the
+        analytical engine, where the event engine ran none of them.
+        """
         budget = parse_constraint(text) if text else None
         sense = sense_of(objective)
         own = [point for point in self.points if model is None or point.model == model]

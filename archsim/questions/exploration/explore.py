@@ -148,7 +148,9 @@ SCALED = "mean_of_machines"  # key of rows of designs of drawn machines: that th
 
 
 def of_designs(plan: SweepPlan, ran: _Cheap) -> tuple[_Cheap, dict[int, float]]:
-    """(the median working machine of each design with the mean over all made, point → mean over its own)."""
+    """(each design as its median working machine, point → mean throughput over all machines made, scrapped ones with 0,
+    over that of the median one).
+    """
     at = next(at for at, group in enumerate(plan.sweep.groups) if group.axes[0].path == axes.WAFER)
     stride, made = prod(plan.sizes[at + 1 :]), plan.sizes[at]
     designs: dict[int, list[Point]] = {}
@@ -181,7 +183,7 @@ def _yielding(row: Row, yields: Mapping[int, float], index: int) -> Row:
 
 
 def _estimate_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: Any) -> _Cheap:
-    """The points that the analytical engine runs: all, or of a large space those of a screen or optuna."""
+    """Points that the analytical engine runs: all that constraints keep; of a large space a screen's or optuna's."""
     spec = judge.spec
     if plan.combinations <= spec.analytical_runs:
         selection = select(plan, watcher.phase)

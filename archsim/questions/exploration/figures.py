@@ -127,7 +127,7 @@ def over_key(found: Exploration, objective: str) -> plots.Points | None:
 
 
 def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
-    """Axes by their effect on an objective, levels over the mean of all points; grey within twice their error."""
+    """Axes by their effect on an objective, levels over the mean of all points, marked within twice their error."""
     rows = []
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)

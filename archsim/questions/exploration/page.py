@@ -57,7 +57,9 @@ class Best:
 def write_exploration(
     found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str], folder: Path
 ) -> Path:
-    """Write ``index.html``, ``front.csv``, ``designs/*.yaml``. designs: point → experiment; pages: → report."""
+    """Write ``index.html``, ``front.csv`` and ``designs/*.yaml``; returns the page. designs: point → experiment,
+    resolved; pages: point → path of its report, relative to ``folder``.
+    """
     (folder / "designs").mkdir(parents=True, exist_ok=True)
     for index, tree in designs.items():
         files.write_text(folder / "designs" / f"point-{index}.yaml", dump_yaml(tree))
@@ -229,7 +231,9 @@ def write_points_page(
     plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path,
     answer: Sequence[str] = (),
 ) -> tuple[Path, tuple[str, ...]]:  # fmt: skip
-    """Write ``index.html`` and distributions of drawn machines; returns its path and notes."""
+    """Write ``index.html`` and distributions of sampled machines; returns its path and notes. rows: of the results,
+    with ``point``; answer: the first sentences.
+    """
     rows = list(rows)
     found = view_of(plan, rows, dropped)
     wafers = write_distributions(plan, rows, folder)

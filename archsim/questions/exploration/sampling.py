@@ -22,7 +22,9 @@ def sample_points(
     objectives: int,
     seed: int,
 ) -> list[Point]:
-    """At most ``count`` points, by number. evaluate: float64[objective] costs, infinite: failed. ArchsimError."""
+    """At most ``count`` points that the constraints keep, by number. evaluate: costs of points, float64[objective]
+    each, infinite for one that failed. Raises ArchsimError without optuna.
+    """
     try:
         import optuna
     except ImportError:

@@ -23,7 +23,9 @@ _MEMBERS, _AT_ONCE = 64, 4096  # of the front, and points that are held against 
 def screened_points(
     screen: Screen, costs_of: Callable[[PointBlock], np.ndarray], count: int, folder: Path, watcher: Any
 ) -> list[int]:
-    """About ``count`` points, shared by the models; all kept ones go to ``FILE``. ArchsimError for none."""
+    """Numbers of about ``count`` points, shared evenly by the models; writes all that the constraints keep to ``FILE``.
+    ``costs_of``: of a block, float64[point, objective]. Raises ArchsimError if the constraints keep none.
+    """
     known: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def seen() -> Iterator[tuple[int, dict[str, Any]]]:

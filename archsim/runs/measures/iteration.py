@@ -50,8 +50,9 @@ WHOLE_ITERATION: tuple[Column, ...] = (
 @measures(WHOLE_ITERATION)
 def whole_iteration(run: Finished) -> dict[str, Any]:
     """A whole iteration: MoE layers as the run has them, scaled to all of the model's, all else by laws; and notes on
-    parts that were not measured. Decoded requests hold `WorkloadSpec.context_tokens` each. None where attention does
-    not count, or was not measured on the GPU.
+    parts that were not measured. Decoded requests hold `WorkloadSpec.context_tokens` each, prompts are as long as their
+    mean. None where attention does not count (``memory: experts`` without ``execution: expert_parallel``) or was not
+    measured on the GPU.
     """
     from archsim.engine.step_counts import DECODE, PREFILL
 

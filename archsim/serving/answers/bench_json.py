@@ -18,7 +18,9 @@ METRICS = ("ttft", "tpot", "itl", "e2el")
 
 
 def bench(outcome: Outcome) -> dict[str, Any]:
-    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms; without ``itls`` and texts."""
+    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms, those of requests as arrays;
+    ``itls`` and texts are left out.
+    """
     measures, spec = outcome.measures, outcome.serving.spec
     given = spec.requests
     found: dict[str, Any] = {

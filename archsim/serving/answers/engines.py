@@ -63,7 +63,7 @@ class SharedEngines:
 
 @dataclass(frozen=True, eq=False)
 class PartOfSearch(Job):
-    """A part of a search or recommendation, what ``search:`` of ``serving`` varies. Its row is what `find` finds."""
+    """A part of a search or recommendation: ``serving`` with what varies (``search:``). A row is what `find` finds."""
 
     serving: Serving
 
@@ -184,7 +184,9 @@ def prefilling(serving: Serving) -> str:
 
 
 def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[ServingEngine, Built]:
-    """An engine with the laws of the search's largest batch, read by smaller ones. ``alone``: as of `Known`."""
+    """An engine with the laws of the search's largest batch. Smaller batches read the same tables, but for the host and
+    the times of a group of experts that has rebalanced. ``alone``: as of `Known`.
+    """
     host = host_for(serving)
     engine = engine_of(serving, parallel)
     engine = engine._replace(decodes_alone=alone == DECODE, prefills_alone=alone == PREFILL)

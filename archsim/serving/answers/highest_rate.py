@@ -56,8 +56,9 @@ def highest(
     fits: Callable[[float], bool], first: float, *, step: float = 2.0, wider: float = 1.0, fails: float = 0.0,
     least: float = 0.0, close: float = CLOSE_ENOUGH,
 ) -> float:  # fmt: skip
-    """The highest rate that fits, to within a ratio ``close``; 0 where none does. ``first``: a guess, moved by the
-    factor ``step``, ``wider`` each time, until bracketed; ``least``, ``fails``: known to fit and not to.
+    """The highest rate that fits, to within a ratio ``close``; 0 where none does. ``first``: a guess, raised or lowered
+    by the factor ``step``, ``wider`` times as far each time, until the rate is bracketed; ``least``, ``fails``: rates
+    known to fit and not to fit.
     """
     low, high, rate = least, fails, first
     for _ in range(MOST_STEPS):
@@ -130,7 +131,9 @@ class Curve(NamedTuple):
 def curve_at(
     rates: np.ndarray, factors: Sequence[float], serve: Callable[[Requests], Served | None], requests: Requests
 ) -> Curve:
-    """Times at ascending ``rates``; above one that is lost, all are. ``serve``: None beyond a limit of the machine."""
+    """Times at ascending ``rates``, where requests come by ``factors`` faster; above one that is lost, all are.
+    ``serve``: None beyond a limit of the machine.
+    """
     times, is_lost = [], False
     for factor in factors:
         served = serve(scale_rate(requests, factor))

@@ -32,7 +32,9 @@ def offered_requests(run: ServeRun) -> float:
 
 
 def sustains(serving: Serving, row: Mapping[str, Any], offered: float) -> bool:
-    """Whether a run keeps up and WITHIN of its requests are within the limits. A closed loop is always kept up with."""
+    """Whether a run keeps up and WITHIN of its requests are within the limits. A closed loop always counts as kept up
+    with, as its clients wait for their answers.
+    """
     if serving.spec.requests.concurrency or not offered:
         return True
     by_chance = CHANCE / row["requests"] ** 0.5  # of the rate of so many random arrivals

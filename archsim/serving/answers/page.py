@@ -90,7 +90,8 @@ def write_outcome(
     answer: str = "",
 ) -> None:
     """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. ``loaded``: loads of the outcome
-    and those beside it; ``policies``: outcomes, the first its own; ``beside``: further files; ``table``: of its runs.
+    and those beside it; ``policies``: outcomes, the first its own; ``beside``: further files; ``table``: of its runs;
+    ``answer``: its first sentence.
     """
     files.own_folder(folder)
     tables.write_csv_stream(folder / "requests.csv", bench_json.REQUEST_COLUMNS, bench_json.request_rows(outcome))
@@ -130,7 +131,9 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
 
 
 def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
-    """Name, mean and PERCENTILES of TTFT, TPOT, ITL and E2E in ms, with as many digits as their range carries."""
+    """Name, mean and PERCENTILES of TTFT, TPOT, ITL and E2E in ms, with as many digits as their range carries, where
+    engines were measured.
+    """
     measures, serving = outcome.measures, outcome.serving
     found = measured_residual(serving) if serving.spec.host is None else None
     rows = []

@@ -67,7 +67,9 @@ def policy_named(name: str) -> Chooser:
 
 
 def fill_slots(held: list[np.ndarray], slots: int, load: np.ndarray) -> np.ndarray:
-    """int64[slot] filled. held[rank]: experts; a rank without an expert of its own repeats the least load[expert]."""
+    """int64[slot]: what each rank holds (held[rank]: experts), with its free slots filled as this module says. A rank
+    without an expert of its own alone repeats the one with the least load[expert] per copy.
+    """
     each = slots // len(held)
     copies = np.bincount(np.concatenate(held), minlength=len(load))
     row = np.empty((len(held), each), np.int64)

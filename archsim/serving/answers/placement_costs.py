@@ -20,8 +20,9 @@ PRODUCTS = 3  # gate, up and down
 
 @dataclass(frozen=True)
 class JudgedPlacement:
-    """A placement on held-out loads. max_over_mean: sum of ranks' largest loads over that of means, 1 is perfect;
-    balancedness: mean / max over matrices and layers, as SGLang logs; experts_ns: of products in one pass, or None.
+    """A placement on held-out loads. max_over_mean: sum of the ranks' largest loads over the sum of their means, 1 is
+    perfect; balancedness: mean over matrices and layers of mean / max, as SGLang logs it; experts_ns: expected time of
+    the experts' products in one pass through the layers, None without a calibrated law.
     """
 
     name: str

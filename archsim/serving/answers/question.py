@@ -204,7 +204,9 @@ def asked_of(
 def _mean_lengths(
     model: ModelSpec, prompt: float | None, output: float | None, spread: float
 ) -> tuple[float, float, str]:
-    """Mean tokens of prompts and outputs (None: usual, or what fits the model's positions), and a note."""
+    """Mean tokens of prompts and outputs, and a note. Those left open (None) are the usual ones, or shorter, so that
+    the longest request fits the model's positions.
+    """
     usual: tuple[float, float] = (prompt or INPUT_TOKENS, output or OUTPUT_TOKENS)
     positions = model.extended_positions or model.positions
     if positions is None:
@@ -300,6 +302,7 @@ def _one_machine(offer: Offer) -> str:
 
 
 def _system_named(name: str, devices: int) -> str:
+    """A shipped system with so many GPUs of a name, or the system of this name or file."""
     known, kinds = config_files.named_files("systems"), library.machines_of_gpu(name)
     for each in kinds:
         if library.load_system(each).dies >= devices:

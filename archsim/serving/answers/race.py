@@ -93,7 +93,9 @@ class Rounds:
     def rows(
         self, parts: Sequence[AnyPart], what: str, found: Callable[[AnyPart, Row], None] = lambda part, row: None
     ) -> list[tuple[AnyPart, Row]]:
-        """The finished parts with their rows, in order. ``what``: is done; ``found``: gets each. Raises FailedRuns."""
+        """The finished parts with their rows, in order. ``what``: names the parts in reports; ``found``: gets each as
+        it ends. Raises FailedRuns.
+        """
         rows: dict[str, Row] = {}
         failures: list[str] = []
         kept = None if self.folder is None else store.RecordStore(own_folder(self.folder))
@@ -142,7 +144,7 @@ Serve = Callable[[Requests], Served | None]  # None: a limit of power or heat is
 
 @dataclass(frozen=True, eq=False)
 class PartOfRace(PartOfSearch):
-    """What is found of an engine. Its row has what changes of `Tried`, or a `Curve` and the `Upkeep`."""
+    """What is found of an engine with sizes ``tried``. Its row: changes of `Tried`, or a `Curve` and the `Upkeep`."""
 
     how: Find
     tried: Tried
@@ -204,7 +206,9 @@ class PartOfRace(PartOfSearch):
         self, engines: SharedEngines, choice: configuration.Configuration, least: float, guess: float,
         serve: Serve | None = None,
     ) -> Tried:  # fmt: skip
-        """By bisection, unless ``least`` exceeds the limits; ``serve``: `clocked` by default. ArchsimError."""
+        """The rate by bisection, if at least ``least`` is within limits. ``serve``: `clocked` if None. Raises
+        ArchsimError.
+        """
         serve, runs = serve or self.clocked(engines, choice), 0
 
         def fits(rate: float) -> bool:

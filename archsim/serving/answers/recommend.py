@@ -1,6 +1,7 @@
 """Recommends the engine, GPU, parallel sizes, precision, batch limits and pools that serve the most requests within
 limits and a budget, or at the least price or energy, and says how sure that is. A search races: rates of all sizes are
-estimated, the best served by bisection, then with other limits, then on a grid of rates.
+estimated, the best served by bisection, then with other limits, then on a grid of rates. A run has so many requests
+that a growing queue shows: RESIDENCES times those in the engine at a time.
 """
 
 from __future__ import annotations
@@ -203,7 +204,9 @@ def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds:
 
 
 def _finalists(race: Race, served: Sequence[Tried], most: int) -> list[Tried]:
-    """The best of each engine on each GPU, then the best up to ``most`` and beyond, MOST_OF_KIND of a kind."""
+    """The best of each engine on each GPU, so that these can be compared, then the next best up to ``most`` in all, or
+    two beyond these; no more than MOST_OF_KIND of one engine and precision.
+    """
     first_of = {(race.kinds[each.kind].engine, race.kinds[each.kind].offer.gpu): each for each in reversed(served)}
     kept = list(first_of.values())
     for each in served:
@@ -363,7 +366,9 @@ def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, f
 
 
 def _instances(asked: question.Asked, offer: question.Offer, tried: Tried, rate: float) -> int:
-    """Equal engines on the GPUs of an offer, or as many as the rate needs in `ENOUGH_WORLDS` of draws of ``rate``."""
+    """Equal engines on the GPUs of an offer, or as many as the asked rate needs. ``rate``: what one reaches in
+    `ENOUGH_WORLDS` of all samples.
+    """
     if tried.choice.prefill:
         return tried.choice.instances
     most = offer.devices // tried.choice.parallel.devices
@@ -392,7 +397,9 @@ def _score(
 def _serve_best(
     race: Race, tried: Tried, best: Recommended, engines: SharedEngines
 ) -> tuple[Measures, tuple[str, ...]]:
-    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate."""
+    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate, so that its
+    requests fill it however many engines there are.
+    """
     number = 1 if best.choice.prefill else best.choice.instances
     choice = best.choice if number == 1 else best.choice._replace(instances=1)
     deployment, serving = race.deployment(tried, choice, engines), serving_of(best.kind.serving, choice)

@@ -69,7 +69,7 @@ class EqualConfigurations(NamedTuple):
 
     @property
     def name(self) -> str:
-        """With all batch limits and policies if all pairs are there; else the first, and how many more there are."""
+        """The name with all batch limits and policies, if in all combinations; else the first, and how many more."""
         kept = [(each.max_num_seqs, each.max_num_batched_tokens, each.policy) for each in self.choices]
         columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]
         seqs, tokens, policies = columns
@@ -103,6 +103,7 @@ def equal_groups(found: Sequence[ConfigurationResult]) -> list[EqualConfiguratio
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
+    """What to serve with, how many requests it answers, the range, and batch limits; '' if all were refused."""
     if not found or (best := found[0].measures) is None:
         return ""
     choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
@@ -124,6 +125,7 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
 
 
 def _nearest(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
+    """Where none keeps the limits: which is nearest to them, and what would help; '' where requests never end."""
     slo, load = serving.spec.slo, serving.spec.requests
     limits = {name: ns for name in ("ttft", "tpot", "e2e") if (ns := getattr(slo, f"{name}_ns")) is not None}
     # At this percentile of each time WITHIN of the requests keep all limits together, whichever exceed one.

@@ -169,7 +169,9 @@ def functions_of(serving: serving_files.Serving) -> tuple[str, ...]:
 
 
 def code_of_serving(functions: tuple[str, ...], *more: str) -> str:
-    """12 hex digits of code and host constants that decide what comes of serving. ``functions``: of the user's."""
+    """12 hex digits of code and host constants that decide what comes of serving. ``functions``: of the user's;
+    ``more``: further source files, relative to the checkout.
+    """
     text = f"{_digest()} {code_of(functions)}" + (f" {code_digest.digest_here(more)}" if more else "")
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
@@ -280,7 +282,9 @@ class ServePlan(NamedTuple):
         return tuple(each for each in self.first.unread if keys_of([each]) <= everywhere)
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """How requests were read, far machines, keys and axes without effect. ``rows``: of the table of runs."""
+        """What a reader has to know of a file with axes: how requests were read, machines far from known ones, keys
+        that nothing reads, axes that change nothing. ``rows``: of the table of runs.
+        """
         systems = {point.system.name: point.system for point in self.points}
         found = [datasheet_note(names)] if (names := [n for n, each in systems.items() if each.datasheet_only]) else []
         found += [note for system in systems.values() for note in plausible.plausibility_notes(system)]
@@ -455,7 +459,7 @@ _ARRAYS = ("requests", "gaps", "series", "balance", "log")
 
 
 class Server:
-    """Serves runs. A deployment is built once for runs that share it; those of runs with details stay, by key."""
+    """Serves runs. One deployment is built for runs that share it. ``outcomes``: of runs with details, by key."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace

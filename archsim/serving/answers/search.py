@@ -37,7 +37,9 @@ ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draw
 
 @dataclass(frozen=True, eq=False)
 class OfLayout(PartOfSearch):
-    """All batch limits of some sizes. ``found`` of its row: by choice refusal, estimated rate, `MEASURES`."""
+    """All batch limits of engines of some sizes. Its row's ``found``: for each of `choices` why it was refused, the
+    estimated rate and `MEASURES`.
+    """
 
     precision: PrecisionSpec | None
     drafts: int | None  # of every decode; None: those of the file
@@ -127,9 +129,9 @@ def search(
     folder: Path | None = None,
     kept: Callable[[Sequence[ConfigurationResult]], None] = lambda found: None,
 ) -> list[ConfigurationResult]:
-    """Every configuration: by the highest rate where it was found, then goodput and throughput; refused ones last.
-    ``report``: hears progress; ``jobs``: processes; ``folder``: keeps what was served; ``kept``: gets all
-    configurations so far. Raises SpecError for none, and for pools apart; FailedRuns.
+    """Every configuration: the highest rate first where it was found, then by goodput and throughput; refused ones
+    last. ``report``: hears progress; ``jobs``: processes; ``folder``: keeps what was served for a later search, also
+    after Ctrl-C; ``kept``: gets all configurations so far. Raises SpecError for none, and for pools apart; FailedRuns.
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
@@ -221,7 +223,9 @@ class _Unbound(NamedTuple):
 
 
 def _unbound_run(outcome: Outcome, choice: Configuration) -> _Unbound | None:
-    """None where a limit may have mattered: own schedulers, prefix caches, and ranks of pools apart."""
+    """None where a limit may have mattered: a user's scheduler may read it, a prefix cache evicts by the room that is
+    left, and ranks of pools apart have limits of their own.
+    """
     pool, cached = outcome.deployment.prefill.pool, outcome.requests.hash_tokens > 0
     if choice.prefill or cached or schedulers.is_function(outcome.deployment.scheduler.name):
         return None

@@ -293,8 +293,9 @@ def find_sure(
     names: Sequence[str] = (), refused: Callable[[str, str], None] | None = None, most_tokens: float = np.inf,
 ) -> ServedSure:  # fmt: skip
     """Serve the runs of a plan in samples, kept in ``folder``/worlds; ``jobs`` at a time (default: cores); ``names``:
-    of the runs; ``refused``: gets a run that cannot be served, and why; ``most_tokens``: of all runs together, cut to
-    first requests. Raises ArchsimError for too few samples or a plain file that cannot be served; FailedRuns.
+    of the runs; ``refused``: gets the name of a run that cannot be served, and why; ``most_tokens``: of all runs in
+    samples together, which serve only their first requests where they have more. Raises ArchsimError for too few
+    samples or a plain file that cannot be served; FailedRuns.
     """
     refuse_few(samples)
     if folder is None:
@@ -456,7 +457,9 @@ def _answer(
 
 
 def judged_by(serving: serving_files.Serving) -> tuple[str, bool]:
-    """(Column that compares runs, more is better): goodput, output of a closed loop, else the time of a request."""
+    """(Column by which runs are compared, whether more is better): goodput under limits, output of a closed loop, else
+    the time of a request.
+    """
     slo = serving.spec.slo
     if any(ns is not None for ns in (slo.ttft_ns, slo.tpot_ns, slo.e2e_ns)):
         return "goodput_per_s", True

@@ -1,5 +1,6 @@
-"""The highest rate that a deployment sustains within its limits, with its range: of a measured engine from times
-without a draw (`archsim.serving.answers.chances`); of others found anew in each sample.
+"""The highest rate that a deployment sustains within its limits, and its range in samples. In a sample a measured
+engine takes f times as long at all it does, so its rate is read off the times without a draw
+(`archsim.serving.answers.chances`); the rate of others is found anew.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ GRID = (0.15, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5)  # of the rate,
 def sustained_rate(
     run: ServeRun, samples: int, jobs: int, say: Callable[[str], None] = lambda text: None, known: float | None = None
 ) -> SustainedRate:
-    """The highest rate within limits, 0 for none. ``known``: without a draw, where found. Raises as `deploy`."""
+    """The highest rate of a run's deployment within its limits, 0 where none is. ``known``: the rate without a draw,
+    where it was found. Raises as `deploy`.
+    """
     serving = run.serving
     say("finding the rate that is sustained")
     deployment = deploy(serving)
