@@ -75,7 +75,8 @@ class Scenario:
         if "shared_experts" in (given.bf16 or ()) and self.assumptions.weights == "all" and self.model.shared_experts:
             raise SpecError(
                 "precision.bf16: shared_experts: with assumptions.weights: all, shared experts run with the routed "
-                f"ones, in the dtype of the system, {system.compute.dtype}. Leave it out, or serve the model (archsim serve)"
+                f"ones, in the dtype of the system, {system.compute.dtype}. Leave it out, or serve the model "
+                "(archsim serve)"
             )
 
     @property
