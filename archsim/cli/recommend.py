@@ -32,7 +32,7 @@ def run_recommend(args: argparse.Namespace) -> Answer:
     with resumes(Path(args.out)) if args.out else nullcontext():
         found = ar.recommend(**arguments.options_from(args, verbs.RECOMMEND), report=heartbeat.begins)
     if args.out:
-        names = sorted(each.name for each in Path(args.out).iterdir() if each.name != "runs")  # of single simulations
+        names = sorted(each.name for each in Path(args.out).iterdir() if each.name not in ("runs", ".lock"))
         files = [f"Written to {args.out}: {', '.join(names)}"]
     else:
         lines = [line for line in start_script(found.best).splitlines() if line and not line.startswith("#!")]

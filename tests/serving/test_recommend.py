@@ -436,6 +436,15 @@ def test_the_files_start_what_was_recommended(found):
     assert told.within_slo > 0.85  # at 95 % of the rate at which 90 % are within the limits
 
 
+def test_goodput_on_the_page_is_of_all_gpus(found):
+    """512 tokens an answer on 2 GPUs; both numbers are rounded to three digits."""
+    page = (found[1] / "index.html").read_text()
+    rows = re.findall(r"<td>[^<]+ on 2 H200, ([^<]+)</td><td>([\d.]+)</td><td>[\d.]+</td><td>([\d,]+)</td>", page)
+    assert any("2 x" in sizes for sizes, *_ in rows)
+    for _, goodput, tokens in rows:
+        assert float(goodput) * 512 / 2 == pytest.approx(float(tokens.replace(",", "")), rel=0.02)
+
+
 def test_work_in_copies_is_that_of_this_process():
     here = []  # what the work refers to is copied with the process
 

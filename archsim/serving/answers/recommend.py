@@ -299,7 +299,8 @@ def _compare(
         rows.append(Recommended(
             kind, choice, rate_per_s=rate, low=low, high=high, probability=float(probability[at]), upkeep=costs[at],
             usd_per_million=usd_per_million(rent * choice.devices, loaded * output),
-            limited=curves[at].shares_at(nominal[at], limits[at]), frontier=_frontier(each, curves[at], output),
+            limited=curves[at].shares_at(nominal[at], limits[at]),
+            frontier=_frontier(curves[at], times, choice.devices, output),
             meets=float((drawn[at] * times >= asked.rate).mean()) if asked.rate else 1.0,
             fewer=tuple(
                 each.choice.devices if each.choice.prefill
@@ -356,13 +357,14 @@ def _too_few(asked: question.Asked, rows: Sequence[Recommended], drawn: np.ndarr
     )
 
 
-def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, float, float], ...]:
-    """See `Recommended.frontier`. ``output``: mean tokens of an answer."""
+def _frontier(curve: Curve, engines: int, devices: int, output: float) -> tuple[tuple[float, float, float], ...]:
+    """See `Recommended.frontier`. ``curve``: of one of the engines; ``output``: mean tokens of an answer."""
     tpot_ns = np.median(curve.times_ns[:, TIMES.index("tpot")], axis=1)
     return tuple(
-        (NS_PER_S / ns, rate * output / tried.devices, rate) for ns, rate in zip(tpot_ns, curve.rates, strict=True)
+        (NS_PER_S / ns, rate * output / devices, rate)
+        for ns, rate in zip(tpot_ns, engines * curve.rates, strict=True)
         if 0 < ns < np.inf
-    )  # fmt: skip
+    )
 
 
 def _instances(asked: question.Asked, offer: question.Offer, tried: Tried, rate: float) -> int:
