@@ -25,7 +25,8 @@ def known_block(name: str) -> str:
 def overview() -> str:
     parts = []
     for name, table in DIAGRAMS.items():
-        parts += [f"{name}: {_module(name).__doc__.splitlines()[0]}", _indent(table.describe()), ""]
+        first = " ".join(_module(name).__doc__.partition("\n\n")[0].split())
+        parts += [f"{name}: {first}", _indent(table.describe()), ""]
     parts.append("archsim hardware blocks NAME: parameters and state layout; with --diagram FILE.svg: its diagram")
     return "\n".join(parts)
 

@@ -12,7 +12,7 @@ from support.small_runs import policy, scenario_of
 from support.tiny import archsim
 
 from archsim.engine.machine import build_machine
-from archsim.show.blocks import DIAGRAMS, diagram_of
+from archsim.show.blocks import DIAGRAMS, diagram_of, overview
 from archsim.specs.library import load_assumptions, load_model, load_system
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, link, llc
@@ -134,3 +134,8 @@ def test_the_block_keeps_the_contract_and_the_whole_table_drains():
     check_arrays(decompressor.REQUEST)
     check_runs(decompressor.REQUEST)
     check_walks(decompressor.REQUEST)
+
+
+def test_the_overview_says_of_each_block_a_whole_sentence():
+    first = [line for line in overview().splitlines() if line.partition(":")[0] in DIAGRAMS]
+    assert len(first) == len(DIAGRAMS) and [line for line in first if not line.endswith(".")] == []
