@@ -152,7 +152,10 @@ def waterfill_rule(
     sent = np.diag(tokens).astype(np.int64)
     for die in np.flatnonzero(tokens >= max(1, least_tokens)).tolist():
         if loads == "own":
-            shares = shared_weights(np.round(load[die]).astype(np.int64), int(tokens[die]))[2][die].astype(float)
+            score = np.round(load[die]).astype(np.int64)
+            shares = shared_weights(score, int(tokens[die]))[2][die].astype(float)
+            if not shares.any():
+                shares[_least_loaded(score, np.array([die]), np.ones((1, len(score)), bool))] = 1.0
         elif everybody[die].any():
             shares = _drawn_of_visited(everybody[die], load[die], tokens[die], die)
         else:
