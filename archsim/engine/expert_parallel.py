@@ -73,7 +73,7 @@ class ExpertParallel:
         self._fetches = Fetches(setup.machine, setup.fabric, setup.tally)
         self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
         self._layer = OVERLAPS[scenario.assumptions.overlap]
-        self._rest = setup.rest
+        self._rest, self._group = setup.rest, scenario.parallel.tp
         if self._rest is None and scenario.assumptions.overlap == TWO_BATCH:
             self._rest = rest_of(
                 scenario,
@@ -134,13 +134,18 @@ class ExpertParallel:
         return self._after(sent, times, arrived, np.where(times.shared_ns > 0, both, seen), fetched)
 
     def by_halves(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
-        """``overlap: two_batch``; attention and all else of a layer hide transfers, too, but are no part of it."""
-        half, demand = sent.part(0.5), order.demand
+        """``overlap: two_batch``; attention and all else of a layer hide transfers, too, but are no part of it. In turn
+        where no group of ranks has two tokens to halve.
+        """
+        whole, demand = self.in_turn(order, tokens, sent, times, fetched), order.demand
+        living = float(origins_of(demand).sum(axis=1, dtype=np.int64).max() / demand.top_k)
+        if living * self._group < 2:
+            return whole
+        half, prompts = sent.part(0.5), bool(demand.prefill_tokens.any())
         half_times = self._ranks.times(order.plan, tokens, half.arrived, 0.5)
         one = self.in_turn(order, tokens, half, half_times, fetched)
-        whole, prompts = self.in_turn(order, tokens, sent, times, fetched), bool(demand.prefill_tokens.any())
         sms = self._moves.sms(half)
-        rest = self._rest(float(tokens.max()), prompts) if self._rest else NOTHING
+        rest = self._rest(living, prompts) if self._rest else NOTHING
         last = one.last
         multiply = (
             float(half_times.shared_ns[last] * (1 - half_times.shared_lost[last])),

@@ -88,12 +88,12 @@ def send_once_to(
 ) -> list[np.ndarray]:
     """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``, the
     group of every die. ``anywhere``: int64[home, die], tokens whose shared experts run on a die: one more vector where
-    none of their other experts is.
+    none of their other experts is, unless it is their home.
     """
     if anywhere is not None:
         tokens = np.maximum(origins.sum(axis=1, keepdims=True) / sizes.top_k, 1.0)
-        found = send_once_to(groups, plan, origins, routing, sizes, hops)
-        further = [np.stack([np.bincount(of, row, of.max() + 1) for row in anywhere]) for of in groups]
+        found, away = send_once_to(groups, plan, origins, routing, sizes, hops), anywhere * (1 - np.eye(len(hops)))
+        further = [np.stack([np.bincount(of, row, of.max() + 1) for row in away]) for of in groups]
         return [to + more * (1 - to / tokens) for to, more in zip(found, further, strict=True)]
     dies = len(hops)
     taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)

@@ -139,7 +139,8 @@ def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: 
     """Cause → ns of an iteration without its experts; ``batch``: of a rank or group; ``sms_share``: as in `rest_of`."""
     apart = scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
     found = _of_one(laws, batch, apart)
-    if scenario.assumptions.overlap != TWO_BATCH or scenario.assumptions.execution == "weight_streaming":
+    whole = scenario.assumptions.overlap != TWO_BATCH or scenario.assumptions.execution == "weight_streaming"
+    if whole or batch.tokens[0] < 2:  # one token has no halves
         return found
     half = _of_one(laws, half_of(batch), apart)
     multiply = _multiply_ns(scenario, laws, half_of(batch), apart)

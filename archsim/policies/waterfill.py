@@ -144,15 +144,19 @@ def waterfill_rule(
     """Dies below the waterline take tokens in proportion to their slack, other dies' tokens at 10/11 of it.
 
     Waterfill in expectation rather than by a draw for each token. Dies with fewer than ``least_tokens`` tokens keep
-    theirs, as in SGLang. ``loads``: "all" is SGLang's dynamic mode: the load of a die is that of all pairs and of its
-    own tokens, and a token may go to its own die and to those that its experts are on, or stays if none has slack.
-    "own" is the static mode (--init-expert-location): of the die's own pairs, to any die. ``kernel`` is the engine's.
+    theirs, as in SGLang. ``loads``: "all" is SGLang's dynamic mode with a load above the waterline: the load of a die
+    is that of all pairs and of its own tokens, and a token may go to its own die and to those that its experts are
+    on, or stays if none has slack. Where no load is above it, SGLang opens all dies; this rule does not. "own" is the
+    static mode (--init-expert-location): of the die's own pairs, to any die. ``kernel`` is the engine's.
     """
     everybody = shared_weights(np.round(load.sum(axis=0)).astype(np.int64) + tokens, int(tokens.sum()))[2]
     sent = np.diag(tokens).astype(np.int64)
     for die in np.flatnonzero(tokens >= max(1, least_tokens)).tolist():
         if loads == "own":
-            shares = shared_weights(np.round(load[die]).astype(np.int64), int(tokens[die]))[2][die].astype(float)
+            score = np.round(load[die]).astype(np.int64)
+            shares = shared_weights(score, int(tokens[die]))[2][die].astype(float)
+            if not shares.any():
+                shares[_least_loaded(score, np.array([die]), np.ones((1, len(score)), bool))] = 1.0
         elif everybody[die].any():
             shares = _drawn_of_visited(everybody[die], load[die], tokens[die], die)
         else:

@@ -36,6 +36,7 @@ from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.policies import PRESETS
 from calibration.measurements.reading import read_measurements
 
 PLAIN = load_model("deepseek-v3").model_copy(update={"expert_groups": 1, "top_groups": 1})
@@ -268,6 +269,38 @@ def test_two_stages_beside_shared_experts_lose_no_work(shared):
     assert plan.first.sum() > 0 and own == pytest.approx(took["none"][1]) and experts == pytest.approx(took["none"][2])
     assert dispatch >= 0 and (own > 0) == (not shared)
     assert took["shared_expert"].sum() == pytest.approx(max(took["none"][0], own) + experts + combine, rel=0.02)
+
+
+@pytest.mark.parametrize("rule", [{"name": "waterfill", "loads": "own"}, "test_expert_parallel:anywhere"])
+@pytest.mark.parametrize(("system", "how"), [
+    ("gpus", {"dispatch": "per_rank"}),
+    ("gpus", {"dispatch": "per_token_expert"}),
+    ("dojo", {"dispatch": "per_rank"}),
+    ("dojo", {"dispatch": "per_token_expert"}),
+    ("blackhole_line8", {}),
+    ("gpus", {"activations": "ignored"}),
+])  # fmt: skip
+def test_shared_experts_on_any_die_are_sent_there(rule, system, how):
+    """Every die's 64 to the next die: a vector each, or where none of the token's other experts is."""
+    run = engine_of(
+        cluster() if system == "gpus" else load_system(system), PLAIN, policy=PRESETS["ep"] | {"shared": rule}, **how
+    )
+    kept = np.diag(np.full(run.machine.dies, 64))
+    demand, following = demand_of(PLAIN, len(kept), 64, seed=1), np.roll(kept, 1, axis=1)
+    plan = run.plan(0, demand, run.placement, int(run.rows[0]))
+    none, home, away = (run.execution._moves.sent(plan._replace(shared=to), demand) for to in (None, kept, following))
+    assert (home.arrived == none.arrived).all() and (home.vectors == none.vectors).all()
+    assert (away.arrived > none.arrived).all() and (away.arrived < none.arrived + 64).all()
+    more, every = away.vectors - none.vectors, system == "blackhole_line8" or how.get("dispatch") == "per_token_expert"
+    if how.get("activations") == "ignored":
+        assert not more.any()
+    else:
+        assert (more[following == 0] == 0).all() and (more[following > 0] > 0).all()
+        assert (more == following).all() if every else (more <= following).all()
+
+
+def anywhere(tokens, load):
+    return np.diag(tokens)
 
 
 def test_nodes_between_measured_numbers_take_times_between():

@@ -359,10 +359,14 @@ def test_a_shared_expert_anywhere_is_a_vector_where_the_token_has_no_other():
     for group in (np.arange(4), np.arange(4) // 2):
         counted = np.zeros((4, group.max() + 1))
         for experts, home, shared in zip(routing.experts, routing.die, chosen, strict=True):
-            counted[home, list({*group[die_of[experts]], group[shared]})] += 1
+            away = [] if shared == home else [group[shared]]  # at home it needs no vector
+            counted[home, list({*group[die_of[experts]], *away})] += 1
         sent = send_once_to([group], plan, origins, routing, Sizes(8, 2), NO_HOPS, anywhere)[0]
         assert sent == pytest.approx(counted, rel=0.03)
-        assert sent.sum() > send_once_to([group], plan, origins, routing, Sizes(8, 2), NO_HOPS)[0].sum()
+        once = send_once_to([group], plan, origins, routing, Sizes(8, 2), NO_HOPS)[0]
+        assert sent.sum() > once.sum()
+        kept = np.diag(np.bincount(routing.die))
+        assert (send_once_to([group], plan, origins, routing, Sizes(8, 2), NO_HOPS, kept)[0] == once).all()
 
 
 def test_skewed_experts_are_sent_less_often():

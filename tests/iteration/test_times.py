@@ -348,6 +348,15 @@ def test_parts_sum_to_the_iteration_and_layers_to_their_part(overlapped, overlap
     assert row["iteration_experts_ns"] + row["iteration_transfers_ns"] == pytest.approx(layers, rel=0.01)
 
 
+@pytest.mark.parametrize("batch", [4, 16])  # of 16 GPUs
+def test_a_request_a_rank_has_no_halves(batch):
+    whole, halved = (
+        rows_of(f"workload.batch={batch}", f"assumptions.overlap={each}")[0] for each in ("none", "two_batch")
+    )
+    times = [name for name in whole if name.startswith("iteration_") and name.endswith("_ns")] + ["decode_ns"]
+    assert {name: halved[name] for name in times} == {name: whole[name] for name in times}
+
+
 def test_no_part_is_below_what_its_kernels_take_undivided(overlapped):
     alone = overlapped["none"]
     for overlap in ("shared_expert", "two_batch"):

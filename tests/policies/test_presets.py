@@ -284,18 +284,22 @@ def test_pairs_are_dropped_and_rerouted_as_by_the_public_functions(seed):
 
 
 @settings(max_examples=25)
-@given(seeds)
-def test_shared_experts_fill_up_to_the_waterline(seed):
+@given(seeds, st.sampled_from(["all", "own"]))
+def test_shared_experts_fill_up_to_the_waterline(seed, loads):
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, 200, DIES)
     load = np.stack([rng.multinomial(4 * count, rng.dirichlet(np.full(DIES, 0.5))) for count in tokens]).astype(float)
-    sent = waterfill_rule(tokens, load)
+    sent = waterfill_rule(tokens, load, loads=loads)
     assert (sent.sum(axis=1) == tokens).all() and (sent >= 0).all()
     assert (sent[tokens < 64] == np.diag(tokens)[tokens < 64]).all()
-    score = load.sum(axis=0) + tokens  # of a die: all pairs that it runs, and its own tokens
-    waterline = -(-int(score.sum() + tokens.sum()) // DIES)
     away = sent - np.diag(np.diag(sent))
-    assert not away[:, score >= waterline].any() and not away[load == 0].any()
+    if loads == "all":
+        score = load.sum(axis=0) + tokens  # of a die: all pairs that it runs, and its own tokens
+        waterline = -(-int(score.sum() + tokens.sum()) // DIES)
+        assert not away[:, score >= waterline].any() and not away[load == 0].any()
+    else:
+        waterlines = -(-(load.sum(axis=1) + tokens) // DIES)  # each die's own
+        assert not away[load >= waterlines[:, None]].any()
 
 
 @settings(max_examples=25)

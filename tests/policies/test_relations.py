@@ -103,6 +103,10 @@ def test_a_die_that_knows_its_own_loads_alone_fills_what_they_leave():
     load = np.array([[6, 2], [0, 0]])
     sent = waterfill_rule(np.array([4, 0]), load, least_tokens=1, loads="own")
     assert sent.tolist() == [[0, 4], [0, 0]]
+    # 64 tokens, 10 pairs at home and 2 on each of 127 dies: waterline 3, slack 1, 10/11 of it is 0. None stays
+    load = np.where(np.eye(128), 10, 246 / 127)
+    sent = waterfill_rule(np.full(128, 64), load, loads="own")
+    assert not np.diag(sent).any() and (sent.max(axis=1) == 64).all()
     holders = np.array([[1, 0], [0, 1]], bool)
     plan = home(view([6, 2], holders))
     assert sent_pairs(plan, np.array([[4, 1], [2, 1]])).tolist() == [[4, 1], [2, 1]]

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
 from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, plain_law, slower
 from archsim.engine.cluster.ports import LINKED, Grid, PortBytes, flows_direct, flows_forwarded, grid_of, outer_ports
-from archsim.engine.moves import Sizes, send_once, send_once_to, send_selections, vector_bytes
+from archsim.engine.moves import Sizes, send_once_to, send_selections, vector_bytes
 from archsim.iteration import collectives, overlap
 from archsim.iteration.machine import links_on
 from archsim.laws import transfers
@@ -128,6 +128,32 @@ class Moves(Protocol):
         """What DISPATCH and COMBINE put on the links."""
 
 
+class _Vectors:
+    """Vectors and tokens of a plan; see `archsim.engine.moves`."""
+
+    def __init__(self, scenario: Scenario, hops: np.ndarray):
+        model, shared = scenario.model, scenario.policy.shared
+        # shared experts run on any die, whether or not the token has other experts there
+        self._anywhere, self._hops = shared.params.get("loads") == "own" or ":" in shared.name, hops
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+
+    def once_to(self, groups: Sequence[np.ndarray], plan: Plan, demand: StepDemand) -> list[np.ndarray]:
+        """[home, group] for each of ``groups``: one for every token and group of dies."""
+        anywhere = plan.shared if self._anywhere else None
+        return send_once_to(groups, plan, origins_of(demand), demand.routing, self._sizes, self._hops, anywhere)
+
+    def once(self, plan: Plan, demand: StepDemand) -> np.ndarray:
+        """[home, die]: one for every token and die."""
+        return self.once_to([np.arange(len(self._hops))], plan, demand)[0]
+
+    def selections(self, plan: Plan, demand: StepDemand) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors and tokens of ``Sent``: one for every token and expert, and for shared experts away from home."""
+        vectors = send_selections(plan, origins_of(demand), demand.routing, self._sizes, self._hops)
+        if plan.shared is not None:
+            vectors = vectors + plan.shared * (1 - np.eye(len(vectors), dtype=np.int64))
+        return vectors, self.once(plan, demand).sum(axis=0)
+
+
 def build_moves(scenario: Scenario, machine: state.Machine, fabric: Fabric, analytical: bool) -> Moves:
     """The moves of a scenario. Raises SpecError where levels have no law, or kernels were not measured."""
     grid = grid_of(scenario.system)
@@ -169,8 +195,7 @@ class PortMoves:
         self._grid, self._fabric = grid, fabric
         self._arrive = bounds if analytical else arrivals
         self._kernel = KERNELS[assumptions.dispatch]
-        self._anywhere = scenario.policy.shared.params.get("loads") == "own"  # shared experts run on any die
-        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+        self._of = _Vectors(scenario, fabric.hops)
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
         self._laws = {
             phase: [_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1)]
@@ -184,15 +209,14 @@ class PortMoves:
         self._share, self._free = sms_share(scenario.system, assumptions), assumptions.transfer_software == "free"
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
-        grid, hops = self._grid, self._fabric.hops
+        grid = self._grid
         if not self._kernel.once:
-            vectors, arrived = _selections(plan, demand, self._sizes, hops)
+            vectors, arrived = self._of.selections(plan, demand)
             if self._kernel.padded:
                 vectors = np.full(vectors.shape, vectors.max())
             return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[state.DISPATCH]))
         groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
-        anywhere = plan.shared if self._anywhere else None
-        found = send_once_to(groups, plan, origins_of(demand), demand.routing, self._sizes, hops, anywhere)
+        found = self._of.once_to(groups, plan, demand)
         flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[state.DISPATCH])
         return Sent(found[0], found[0].sum(axis=0), flows)
 
@@ -342,15 +366,13 @@ class NoMoves:
     named = ""
 
     def __init__(self, scenario: Scenario, fabric: Fabric):
-        model = scenario.model
         self._fabric, self._receives = fabric, scenario.assumptions.receives
-        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+        self._of = _Vectors(scenario, fabric.hops)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         dies = self._fabric.dies
         if self._receives:
-            once = send_once(plan, origins_of(demand), demand.routing, self._sizes, self._fabric.hops)
-            arrived = once.sum(axis=0).astype(float)
+            arrived = self._of.once(plan, demand).sum(axis=0).astype(float)
         else:
             arrived = np.full(dies, origins_of(demand).sum(dtype=np.int64) / demand.top_k)
         return Sent(np.zeros((dies, dies)), arrived)
@@ -383,16 +405,15 @@ class RouteMoves:
             )
         self._fabric, self._fixed_ns = fabric, machine.transfer_ns
         self._once = KERNELS[assumptions.dispatch].once
-        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+        self._of = _Vectors(scenario, fabric.hops)
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
         self.named = ""
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
-        hops = self._fabric.hops
         if self._once:
-            vectors = send_once(plan, origins_of(demand), demand.routing, self._sizes, hops)
+            vectors = self._of.once(plan, demand)
             return Sent(vectors, vectors.sum(axis=0))
-        return Sent(*_selections(plan, demand, self._sizes, hops))
+        return Sent(*self._of.selections(plan, demand))
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return self._done(sent.vectors * float(self.vector_bytes[state.DISPATCH]), state.DISPATCH)
@@ -441,13 +462,6 @@ class MeshMoves(RouteMoves):
         if not found["tokens"]:
             return 0.0
         return self._factor * self._laws[phase].time_ns(found, self.vector_bytes[phase], rate=self._rate)
-
-
-def _selections(plan: Plan, demand: StepDemand, sizes: Sizes, hops) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors and tokens of ``Sent`` where one is sent for every token and expert."""
-    origins = origins_of(demand)
-    once = send_once(plan, origins, demand.routing, sizes, hops)
-    return send_selections(plan, origins, demand.routing, sizes, hops), once.sum(axis=0)
 
 
 def origins_of(demand: StepDemand) -> np.ndarray:
