@@ -110,9 +110,9 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
         yield ("requests", "trace"), value
     elif path == "requests.arrivals.rate" and isinstance(value, int | float) and not isinstance(value, bool):
         yield tuple(path.split(".")), f"{value}/s"
-    elif path.removesuffix(".mean") in ("requests.input", "requests.output") and not isinstance(value, dict):
+    elif path.removesuffix(".mean") in ("requests.input", "requests.output") and type(value) in (int, float):
         keys = tuple(path.removesuffix(".mean").split("."))
-        given = tree.find(keys) or {}
+        given = each if isinstance(each := tree.find(keys), dict) else {}
         of = "fixed" if "fixed" in given and not path.endswith(".mean") else "mean"
         yield keys, {key: each for key, each in given.items() if key == "cv"} | {of: value}
     elif path == "system" and isinstance(value, str):

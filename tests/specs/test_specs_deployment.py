@@ -34,3 +34,13 @@ def test_a_gpu_or_a_number_stands_for_its_machine_or_length(change, key, expecte
     many = Tree(served | {"instances": 3}, {(): Place("file")})
     put_key(many, ("gpu",), "h100", "x", lambda *given: None)
     assert many.find(("system",)) == "h100_cluster"
+
+
+@pytest.mark.parametrize("there", [900, "900", [900], None, {"fixed": 900}])
+def test_a_length_takes_the_place_of_anything_and_is_a_number(there):
+    tree = Tree({"requests": {"input": there}}, {(): Place("file")})
+    put_key(tree, ("input",), 800, "x", lambda *given: None)
+    assert tree.find(("requests", "input")) in ({"fixed": 800}, {"mean": 800})
+    for value in (None, [1, 2], True):
+        put_key(tree, ("input",), value, "x", lambda *given: None)
+        assert tree.find(("requests", "input")) == value
