@@ -61,9 +61,14 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
         put(tree, keys, each, head, expand)
 
 
-def follows(key: str, value: Any) -> bool:
-    """Whether it is a word for the sizes of experts, to be put after those of attention, whose product they share."""
-    return key.strip() in ("experts", "parallel.experts") and str(value).strip() in _LAYOUTS["parallel.experts"]
+def turn(key: str, value: Any = "") -> int:
+    """When a key is put: a word for sizes of experts after those of attention, whose product they share (1), the system
+    after all sizes, as a GPU stands for a machine with enough devices (2), and parts of the system after it (3).
+    """
+    first, *rest = (NAMES.get(key.strip(), key.strip())).split(".")
+    if first == "system":
+        return 3 if rest else 2
+    return int(key.strip() in ("experts", "parallel.experts") and str(value).strip() in _LAYOUTS["parallel.experts"])
 
 
 def replaces(axis: str, value: Any, key: str) -> bool:
