@@ -314,6 +314,7 @@ def test_values_of_a_key_may_share_a_unit():
     assert vary_of(["d2d.bandwidth=[1,2]TB/s"]) == {"d2d.bandwidth": ("1 TB/s", "2 TB/s")}
     assert vary_of(["a=[true, false]"]) == {"a": (True, False)}
     assert vary_of(["version=[0.10, '0.14', v1.2]"]) == {"version": ("0.10", "0.14", "v1.2")}
+    assert vary_of(["version=[null,0.19.0,0.10 , '0.14.1 x y']"]) == {"version": (None, "0.19.0", "0.10", "0.14.1 x y")}
     with pytest.raises(SpecError, match="two values"):
         vary_of(["a=[1]"])
 
