@@ -52,7 +52,7 @@ class Answer:
 
 
 def _html_of(grid: Grid) -> str:
-    title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
-    heads = "".join(f"<th>{escape(head)}</th>" for head in grid.heads) if grid.has_heads else ""
+    title = f"<caption>{escape(spaced(grid.title))}</caption>" if grid.title else ""
+    heads = "".join(f"<th>{escape(spaced(head))}</th>" for head in grid.heads) if grid.has_heads else ""
     rows = ("".join(f"<td>{escape(spaced(cell))}</td>" for cell in row) for row in grid.rows if row is not None)
     return f"<table>{title}<tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

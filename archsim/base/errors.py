@@ -34,7 +34,7 @@ class PlacementError(ArchsimError):
 # The nearest valid name, for error messages.
 
 _CLOSE, _PART = 0.65, 0.5  # least likeness of a name that is meant, and of one that is part of the other
-_PERCENT = re.compile(r"(?<=\d)%(?!\w)")
+_PERCENT, _WORD = re.compile(r"(?<=\d)%(?!\w|\.\w)"), re.compile(r"\S*\d%\S*")
 _BEGUN = 5  # letters that a name begins with
 
 
@@ -82,8 +82,8 @@ def sentence(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """``71%`` → ``71 %``: what a reader sees has a space, which does not break, before the sign."""
-    return _PERCENT.sub("\u00a0%", text)
+    """``71%`` → ``71 %``: what a reader sees has a space, which does not break, before the sign; paths stay."""
+    return _WORD.sub(lambda word: word[0] if re.search(r"[/\\]", word[0]) else _PERCENT.sub("\u00a0%", word[0]), text)
 
 
 def capital(text: str) -> str:

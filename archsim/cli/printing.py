@@ -37,11 +37,12 @@ def print_parts(parts: Iterable[Part]) -> None:
         if isinstance(part, str):
             print(spaced(part), flush=True)
             continue
-        table = grid(*part.columns, title=part.title, numbers=tuple(part.numbers))
+        title = None if part.title is None else spaced(part.title)
+        table = grid(*map(spaced, part.columns), title=title, numbers=tuple(map(spaced, part.numbers)))
         for column in table.columns[len(part.columns) :] if part.wraps else ():
             column.no_wrap = False
         for head in part.more:
-            table.add_column(head)
+            table.add_column(spaced(head))
         table.show_header = part.has_heads
         if part.unbroken:
             table.columns[0].no_wrap = True

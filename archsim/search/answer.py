@@ -139,13 +139,13 @@ def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
         any_turn = True
         yield _turn_sentence(found, turn, one, other, equal)
     if not any_turn:
-        rates = found.over_grid[one][0], found.over_grid[other][0]
+        rates = [found.over_grid[at][0] / np.ravel(found.sides[at].amount(found.equal))[0] for at in (one, other)]
         leads = [at for at, (a, b) in ((one, rates), (other, rates[::-1])) if (a > (1 + NO_DIFFERENCE) * b).all()]
-        fast = 1e9 / found.grid[0]
-        slow = 1e9 / found.grid[-1]
+        fast, slow = 1e9 / found.grid[0], 1e9 / found.grid[-1]
+        unit = f" {UNITS[found.equal]}" if UNITS[found.equal] else ""
         yield (
             f"the order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s per user"
-            + (f" ({found.sides[leads[0]].side.label} is ahead throughout)" if len(leads) == 1 else "")
+            + (f" ({found.sides[leads[0]].side.label} is ahead{unit} throughout)" if len(leads) == 1 else "")
         )
 
 

@@ -128,21 +128,21 @@ class OptionComparison(Shown):
 
     @cached_property
     def table(self) -> Table:
-        """A row for every batch of the ways that are shown."""
-        rows = []
+        """A row for every batch of the ways that are shown; with samples, their medians."""
+        rows, skip = [], 1 if self.samples else 0
         for each in self.sides:
             for used, curve in zip(each.machine.used, each.frontier.curves, strict=True):
                 for at, batch in enumerate(used.batches):
-                    rate = curve.tokens_per_s[:, at] * each.side.machines
-                    low, high = np.quantile(rate[1:], (0.05, 0.95)) if self.samples else (rate[0], rate[0])
+                    rate = curve.tokens_per_s[skip:, at] * each.side.machines
+                    ends, watts = interval(rate), each.side.machines * used.way.engines * batch.watts
                     rows.append({
                         "side": each.side.label, "way": used.way.label,
                         "engines": used.way.engines * each.side.machines, "batch": batch.batch,
-                        "tpot_ms": float(curve.tpot_ns[0, at] / 1e6),
-                        "ttft_ms": float(curve.ttft_ns[0, at] / 1e6), "tokens_per_s": float(rate[0]),
-                        "tokens_per_s_p05": float(low), "tokens_per_s_p95": float(high),
-                        "tokens_per_s_per_usd": float(rate[0] / each.usd[0]),
-                        "tokens_per_j": float(rate[0] / max(each.side.machines * used.way.engines * batch.watts, 1e-9)),
+                        "tpot_ms": float(np.median(curve.tpot_ns[skip:, at]) / 1e6),
+                        "ttft_ms": float(np.median(curve.ttft_ns[skip:, at]) / 1e6), "tokens_per_s": ends.p50,
+                        "tokens_per_s_p05": ends.p05, "tokens_per_s_p95": ends.p95,
+                        "tokens_per_s_per_usd": float(np.median(rate / each.usd[skip:])),
+                        "tokens_per_j": ends.p50 / max(watts, 1e-9),
                     })  # fmt: skip
         kinds = {"side": TEXT, "way": TEXT, "engines": INTEGER, "batch": INTEGER}
         return Table({name: kinds.get(name, REAL) for name in rows[0]}, tuple(rows))

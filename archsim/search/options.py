@@ -20,7 +20,7 @@ EQUALS = ("machines", "devices", "usd", "w", "mm2")
 SYSTEM = "system"
 # Where nothing is said: as a recommendation takes them (archsim.serving.answers.question).
 PROMPT, OUTPUT = 1024.0, 512.0
-_VERSION = re.compile(r"(?<!['\"\w.])[\w.+-]+(?!['\"\w.])")
+_VERSION = re.compile(r"(?<=[\[,])\s*(\d+(?:\.\d+)+)\s*(?=[,\]])")  # an item that YAML may read as a number
 _LISTED = re.compile(r"\[(?P<values>.*)\]\s*(?P<unit>[A-Za-z/%]*)", re.DOTALL)
 
 
@@ -65,7 +65,7 @@ def vary_of(texts: Sequence[str] | Mapping[str, Sequence[Any]]) -> dict[str, tup
             raise errors.SpecError(f"--vary {text}: expected KEY=[value, value], such as d2d.bandwidth=[1,2,4]TB/s")
         given = listed["values"]
         if key.strip().endswith("version"):  # 0.10 is no number
-            given = _VERSION.sub(r"'\g<0>'", given)
+            given = _VERSION.sub(r"'\1'", f"[{given}]")[1:-1]
         values = yaml.parse_value(f"[{given}]", f"--vary {text}")
         unit = f" {listed['unit']}" if listed["unit"] else ""
         found[key.strip()] = tuple(f"{value}{unit}" if unit else value for value in values)

@@ -13,7 +13,7 @@ from archsim.base import host, tables
 from archsim.runs import sweep
 from archsim.search import deployments
 from archsim.serving.answers import page
-from archsim.serving.answers.load_answer import load_sentence, offered_requests, sustains
+from archsim.serving.answers.load_answer import load_sentence, offered_requests, sustains, with_medians
 from archsim.serving.answers.runs import ServePlan
 from archsim.serving.answers.sure import find_sure, judged_by, write_sure
 from archsim.serving.answers.sustained import sustained_rate
@@ -67,13 +67,13 @@ def serve_load(
     def answer(table: tables.Table) -> str:
         if len(runs) > 1:
             return deployments.policies_sentence(plan, found) if found is not None else ""
-        row, run = table.rows[0], runs[0]
+        run, ranges = runs[0], {} if found is None else found.options[0].intervals
+        row = with_medians(table.rows[0], ranges)
         offered = offered_requests(run)
         rate = None
         if not sustains(run.serving, row, offered):
             cores = jobs or host.available_cores()
             rate = sustained_rate(run, found.samples if found is not None else 0, cores, watching.phase)
-        ranges = {} if found is None else found.options[0].intervals
         return load_sentence(run.serving, row, offered, ranges, found.samples if found is not None else 0, rate)
 
     sentences: list[str] = []

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
+# Tags, and elements that are no text for readers: a path in an attribute and a command stay as they are.
+_TAGS = re.compile(r"(<(?:(code|pre|script|style)\b.*?</\2>|[^<>]*>))", re.DOTALL)
 _MICRO = re.compile(r"(?<=\d[ \u00a0])us\b")  # as manifests write microseconds, in ASCII
 
 
@@ -37,7 +39,6 @@ def render(
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES), bytecode_cache=_templates_compiled(),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: spaced(value) if type(value) is str else value,
     )  # fmt: skip
     environment.filters["sentence"] = sentence
     environment.filters["svg"] = Markup
@@ -45,11 +46,17 @@ def render(
     environment.filters["plot"] = lambda figure: Markup(figure.html())
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
     environment.filters.update(filters or {})
-    text = finish(_MICRO.sub("µs", environment.get_template(template).render(context)))
+    text = finish(_spaced_text(_MICRO.sub("µs", environment.get_template(template).render(context))))
     if 'class="plot"' not in text:
         return text
     before, end, after = text.rpartition("</body>")
     return f"{before}{plot_parts.scripts()}\n{end}{after}"
+
+
+def _spaced_text(page: str) -> str:
+    parts = _TAGS.split(page)  # text, a tag, the name of its element, text, ...
+    parts[::3], parts[2::3] = map(spaced, parts[::3]), [""] * len(parts[2::3])
+    return "".join(parts)
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from archsim.specs.policy_axes import spread_policies
 from archsim.specs.recipes import with_recipe
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, find_traffic, folders_around, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
-from archsim.specs.serving_keys import follows, precision_word, put_key
+from archsim.specs.serving_keys import precision_word, put_key, turn
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_of_serving
 
 DEFAULT_POLICY = "ep"
@@ -84,16 +84,18 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     tree, folder = tree_of(source), folder_of(source)
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
-    texts = sorted(overrides, key=lambda text: follows(*text.partition("=")[::2]))
+    texts = sorted(overrides, key=lambda text: turn(*text.partition("=")[::2]))
     apply_overrides(tree, texts, lambda keys: None, put_key)
     spread_policies(tree)
     _find_traffic(tree, folder)
     given = deepcopy(tree.data)
     axes = validation.validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     chosen = cell or {path: values[0] for path, values in axes.items()}
-    for path, value in sorted(chosen.items(), key=lambda each: follows(*each)):
+    for path, value in sorted(chosen.items(), key=lambda each: turn(*each)):
         head = f"{tree.place(('sweep',))}: {path}: {value}"
         put_key(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
+    if chosen and not any(turn(path) >= 2 for path in chosen):  # for which sizes a GPU may be another machine
+        apply_overrides(tree, [text for text in texts if turn(text.partition("=")[0]) >= 2], lambda keys: None, put_key)
     word = precision_word(tree)
     written = WrittenKeys.of(tree, made is not None)
     _find_traffic(tree, folder)

@@ -61,9 +61,14 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
         put(tree, keys, each, head, expand)
 
 
-def follows(key: str, value: Any) -> bool:
-    """Whether it is a word for the sizes of experts, to be put after those of attention, whose product they share."""
-    return key.strip() in ("experts", "parallel.experts") and str(value).strip() in _LAYOUTS["parallel.experts"]
+def turn(key: str, value: Any = "") -> int:
+    """When a key is put: a word for sizes of experts after those of attention, whose product they share (1), the system
+    after all sizes, as a GPU stands for a machine with enough devices (2), and parts of the system after it (3).
+    """
+    first, *rest = (NAMES.get(key.strip(), key.strip())).split(".")
+    if first == "system":
+        return 3 if rest else 2
+    return int(key.strip() in ("experts", "parallel.experts") and str(value).strip() in _LAYOUTS["parallel.experts"])
 
 
 def replaces(axis: str, value: Any, key: str) -> bool:
@@ -110,9 +115,9 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
         yield ("requests", "trace"), value
     elif path == "requests.arrivals.rate" and isinstance(value, int | float) and not isinstance(value, bool):
         yield tuple(path.split(".")), f"{value}/s"
-    elif path.removesuffix(".mean") in ("requests.input", "requests.output") and not isinstance(value, dict):
+    elif path.removesuffix(".mean") in ("requests.input", "requests.output") and type(value) in (int, float):
         keys = tuple(path.removesuffix(".mean").split("."))
-        given = tree.find(keys) or {}
+        given = each if isinstance(each := tree.find(keys), dict) else {}
         of = "fixed" if "fixed" in given and not path.endswith(".mean") else "mean"
         yield keys, {key: each for key, each in given.items() if key == "cv"} | {of: value}
     elif path == "system" and isinstance(value, str):

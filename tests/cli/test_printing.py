@@ -32,11 +32,16 @@ def test_json_says_why(tmp_path, monkeypatch):
 
 
 def test_a_percentage_has_a_blank_where_people_read_it(capsys, tmp_path):
-    shown = Answer(["71% of 3", Grid(("a",), [("8%",)])], ["a share of 9.5%"])
+    lines = ["71% of 3", "report: out/50%/index.html"]
+    shown = Answer([*lines, Grid(("6%",), [("8%", "1")], ("7%",), title="5% of it")], ["a share of 9.5%"])
     print_answer(shown)
     out, err = capsys.readouterr()
     for text in (out, shown._repr_html_()):
-        assert "71\u00a0% of 3" in text and "8\u00a0%" in text
-    assert "9.5\u00a0%" in err and spaced("a%20b") == "a%20b"
-    (tmp_path / "page.j2").write_text("<p style='width: 9%'>{{ text }}</p>")
-    assert render("page.j2", {"text": "5% left"}, folder=tmp_path) == "<p style='width: 9%'>5\u00a0% left</p>"
+        assert all(f"{each}\u00a0%" in text for each in (71, 8, 6, 7, 5)) and "out/50%/index.html" in text
+    assert "9.5\u00a0%" in err and spaced("a%20b") == "a%20b" and spaced("50%.csv") == "50%.csv"
+    page = (
+        "<p style='width: 9%'>{{ text }}</p><a href='{{ text }}'></a><code class='a'>run {{ text }}</code>8% <b>x</b>"
+    )
+    (tmp_path / "page.j2").write_text(page)
+    made = render("page.j2", {"text": "5% left"}, folder=tmp_path)
+    assert made == page.replace("{{ text }}", "5% left").replace(">5%", ">5\u00a0%").replace("8%", "8\u00a0%")

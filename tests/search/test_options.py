@@ -171,14 +171,24 @@ def test_as_many_replicas_as_machines_serve_as_much(files):
     assert "a tie" in found.sentence
 
 
+def test_who_is_ahead_throughout_is_of_the_budget_that_is_asked(files):
+    """Three machines serve more than two, by as much as they cost more; per device, none is ahead."""
+    said = {
+        equal: compare("die4.yaml:3", "die4.yaml:2", samples=0, equal=equal).sentence for equal in ("machines", "usd")
+    }
+    assert "(3 die4 is ahead throughout)" in said["machines"] and "throughout" not in said["usd"]
+
+
 def test_a_machine_is_never_ahead_of_itself(files):
     assert "ahead" not in compare("die4.yaml", "die4.yaml", samples=0, batch=64).sentence
 
 
 def test_the_price_at_which_two_serve_as_much_is_that_of_the_ratio_in_the_sentence(files):
-    found = compare("die4.yaml", "rival.yaml", samples=16, batch=64)
-    even = found.pair(0, 1, "machines").ratio.p50 * found.sides[1].usd[0]
-    assert f"if die4 costs {with_prefix(even)} USD" in found.reasons[-1]
+    found = compare("die4.yaml", "rival.yaml:2", samples=16, batch=64)
+    a, b = found.sides
+    even = np.median(a.rates[1:] / b.rates[1:])
+    assert abs(even - 1) > 0.2
+    assert f"if die4 costs {with_prefix(even * b.usd[0])} USD" in found.reasons[-1]
 
 
 def test_a_machine_with_all_rates_twice_as_high(files):
@@ -257,6 +267,9 @@ def test_a_page_and_json_give_the_rates_whose_ratio_the_sentence_has(files):
     found = compare("die4.yaml", "twice.yaml", samples=16)
     for each, row, side in zip(found.sides, rows_of(found), found.as_json()["sides"], strict=True):
         assert side["tokens_per_s"] == np.median(each.rates[1:]) and with_prefix(side["tokens_per_s"]) in row[4]
+    first, curve = found.table.rows[0], found.sides[0].frontier.curves[0]
+    assert first["tokens_per_s"] == np.median(curve.tokens_per_s[1:, 0])
+    assert first["tokens_per_s_per_usd"] == np.median(curve.tokens_per_s[1:, 0] / found.sides[0].usd[1:])
     rows = frontier(found, "machines").rows
     assert rows and all(row["low"] <= row["rate"] <= row["high"] for row in rows)
 
@@ -312,6 +325,7 @@ def test_values_of_a_key_may_share_a_unit():
     assert vary_of(["d2d.bandwidth=[1,2]TB/s"]) == {"d2d.bandwidth": ("1 TB/s", "2 TB/s")}
     assert vary_of(["a=[true, false]"]) == {"a": (True, False)}
     assert vary_of(["version=[0.10, '0.14', v1.2]"]) == {"version": ("0.10", "0.14", "v1.2")}
+    assert vary_of(["version=[null,0.19.0,0.10 , '0.14.1 x y']"]) == {"version": (None, "0.19.0", "0.10", "0.14.1 x y")}
     with pytest.raises(SpecError, match="two values"):
         vary_of(["a=[1]"])
 

@@ -19,6 +19,7 @@ from archsim.serving.answers.page import intervals_in, load_sentences
 from archsim.serving.answers.runs import OfferedLoad, serve_plan
 from archsim.serving.answers.sure import FEWEST_REQUESTS, factors_of_laws, find_sure, off_of, shorten
 from archsim.serving.file_engines import host_for
+from archsim.show.units import interval
 from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
 
@@ -97,7 +98,9 @@ def test_one_deployment_says_its_p99_and_if_its_load_is_too_high_the_rate_that_i
         answer, (row,), (option,) = found["answer"], found["rows"], found["sure"]["options"]
         assert answer in (tmp_path / f"{rate}" / "index.html").read_text()
         low, middle, high = (option[f"tpot_p99_ms{end}"] for end in ("_p05", "", "_p95"))
-        assert middle == row["tpot_p99_ms"] and low < high and "p99 of TPOT is " in answer
+        assert middle == row["tpot_p99_ms"] and low < high
+        said = interval(*(option[f"tpot_p99_ms_{end}"] for end in ("p50", "p05", "p95")))
+        assert "p99 of TPOT is {} ms ({} to {})".format(*said) in answer  # the median, as in the table of samples
         assert ("does not sustain" in answer) != is_kept
     number = r"([\d.,]+)"
     ends = re.search(rf"and sustains {number} \({number} to {number}\)", answer).groups()

@@ -1,11 +1,14 @@
 """How a model is spread over devices, and which number formats it computes in."""
 
 import copy
+from itertools import permutations
 
 import pytest
 
 from archsim.base.yaml import Place, Tree, parse_value
+from archsim.serving.answers.runs import serve_plan
 from archsim.specs.deployment import fitting
+from archsim.specs.serving_files import load_serving
 from archsim.specs.serving_keys import put_key
 
 
@@ -34,3 +37,23 @@ def test_a_gpu_or_a_number_stands_for_its_machine_or_length(change, key, expecte
     many = Tree(served | {"instances": 3}, {(): Place("file")})
     put_key(many, ("gpu",), "h100", "x", lambda *given: None)
     assert many.find(("system",)) == "h100_cluster"
+
+
+@pytest.mark.parametrize("there", [900, "900", [900], None, {"fixed": 900}])
+def test_a_length_takes_the_place_of_anything_and_is_a_number(there):
+    tree = Tree({"requests": {"input": there}}, {(): Place("file")})
+    put_key(tree, ("input",), 800, "x", lambda *given: None)
+    assert tree.find(("requests", "input")) in ({"fixed": 800}, {"mean": 800})
+    for value in (None, [1, 2], True):
+        put_key(tree, ("input",), value, "x", lambda *given: None)
+        assert tree.find(("requests", "input")) == value
+
+
+def test_the_machine_of_a_gpu_does_not_depend_on_the_order_of_keys():
+    sizes = ["parallel.attention={dp: 2, tp: 8}", "parallel.experts={ep: 16}"]
+    for texts in permutations(["gpu=h200", *sizes]):
+        assert load_serving("serve_h200", texts).system.name == "h200_cluster"
+    axes = ["gpu=h200", "sweep={grid: {parallel: [{attention: {tp: 8}}, {attention: {tp: 16}}]}}"]
+    assert [each.system.name for each in serve_plan("serve_h200", axes).points] == ["h200_node", "h200_cluster"]
+    axes = ["parallel={attention: {tp: 16}}", "gpu=h200", "sweep={grid: {system: [h200, b200]}}"]
+    assert [each.system.name for each in serve_plan("serve_h200", axes).points] == ["h200_cluster", "b200_cluster"]

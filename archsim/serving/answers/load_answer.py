@@ -43,14 +43,20 @@ def sustains(serving: Serving, row: Mapping[str, Any], offered: float) -> bool:
     return not is_behind and row["within_slo"] >= WITHIN
 
 
+def with_medians(row: Mapping[str, Any], intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """The row with the medians of samples where there are any, as in the table of samples."""
+    return {**row, **{name: ends.p50 for name, ends in intervals.items()}}
+
+
 def load_sentence(
     serving: Serving, row: Mapping[str, Any], offered: float, intervals: Mapping[str, Interval], samples: int,
     rate: SustainedRate | None = None,
 ) -> str:  # fmt: skip
-    """p99 of TTFT and TPOT under the load, goodput, and the share of requests within the limits, with their ranges; or
+    """p99 of TTFT and TPOT under the load, goodput, and the share of requests within the limits: medians and ranges; or
     that the load is not sustained, and the ``rate`` that is. ``row``: of `archsim.serving.answers.runs.table_of`;
     ``intervals``: of its columns, {} without samples.
     """
+    row = with_medians(row, intervals)
     devices = f"{row['devices']} device{'' if row['devices'] == 1 else 's'}"
     name = f"{serving.model.name} on {devices} of {serving.system.name}"
     is_loop = bool(serving.spec.requests.concurrency)

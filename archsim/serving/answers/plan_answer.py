@@ -31,7 +31,7 @@ def answer_of(served: page.ServedPlan, sampled: bool = False) -> Answer:
         notes = [*served.plan.notes(served.table.rows)]
     else:
         first, *others = served.outcomes
-        parts += _measures(first)
+        parts += _measures(first, served.sampled is not None)
         if others:
             values = [(each.serving.policy.name, *page.policy_values(each)) for each in served.outcomes]
             parts.append(Grid(("policy",), values, page.POLICY_COLUMNS, title="policies, with the same requests"))
@@ -67,9 +67,10 @@ def _points(served: page.ServedPlan) -> Iterator[Part]:
         yield f"{runs} refused. The first is point {refused[0]['point']}: {sentence(refused[0]['refused'])}"
 
 
-def _measures(outcome: Outcome) -> Iterator[Part]:
+def _measures(outcome: Outcome, sampled: bool) -> Iterator[Part]:
+    """``sampled``: the first sentence has medians of samples, while these are without."""
     measures = outcome.measures
-    title = f"{outcome.serving.model.name}, {outcome.deployment.summary}"
+    title = f"{outcome.serving.model.name}, {outcome.deployment.summary}{', without samples' if sampled else ''}"
     yield Grid(("ms",), page.time_rows(outcome), ("mean", *(f"p{each}" for each in PERCENTILES)), title=title)
     values = {
         "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, "

@@ -438,8 +438,7 @@ def _answer(
         sentence = _sentence(judged, options, pairs[: len(names) - 1], samples)
     else:
         run, first = served[names[0]], options[0]
-        row = {**found[names[0]][0], **{name: ends.p50 for name, ends in first.intervals.items()}}  # as in the table
-        sentence = load_sentence(run.serving, row, run.offered, first.intervals, samples)
+        sentence = load_sentence(run.serving, found[names[0]][0], run.offered, first.intervals, samples)
     return ServedSure(
         name=f"{plan.first.model.name} on {plan.first.system.name}",
         samples=samples,
