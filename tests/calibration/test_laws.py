@@ -1,38 +1,18 @@
 """The entry point to calibrations: every shipped table can be evaluated, and a missing one is reported with the available ones."""  # noqa: E501
 
-from functools import lru_cache
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.calibrations import GPUS, SECTIONS, laws_of, positive, who
 from support.tables import table_of
 
 from archsim.base.errors import SpecError
-from archsim.laws.calibration_files import load_calibration
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.moe import MoeSizes, outside_ranks
 from archsim.laws.tables import CalibrationSpec, LawMissing, ReferenceRates
 from archsim.laws.transfers import dispatches, sent_bytes
 
-SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
-GPUS = [file.stem for file in SHIPPED]
-SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
 DEEPSEEK = MoeSizes(7168, 2048, 256, 8)
-
-
-@lru_cache
-def laws_of(gpu: str) -> Laws:
-    return Laws(load_calibration(gpu))
-
-
-def who(table) -> dict[str, str]:
-    return {"library": table.library, "version": table.version}
-
-
-def positive(times, shape) -> None:
-    assert times.ns.shape == times.extrapolated.shape == shape
-    assert np.all(np.isfinite(times.ns)) and np.all(times.ns > 0)
 
 
 def test_there_are_tables_to_reach_in_every_section():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.as_built import experiment_of
 from support.examples import examples
 
 from archsim.base.config_files import named_files
@@ -139,29 +140,6 @@ def test_kernels_read_at_the_share_of_the_file_or_at_that_which_was_measured(nam
     if system.compute.kernel_latency_ns is not None:
         rates = rates_of_dies(system)
         assert (rates.hbm_bytes_per_s, rates.own.byte_share) == (bandwidth, share) and reached <= bandwidth * share
-
-
-TOY = {
-    "name": "toy", "source": "made up", "layers": 2, "moe_layers": {"first": 1, "last": 1}, "hidden": 1024,
-    "expert_ffn": 2048, "experts": 24, "top_k": 2, "shared_experts": 1,
-}  # fmt: skip
-
-
-SYSTEM = {
-    "name": "small", "source": "made up", "mesh": {"x": 3, "y": 2}, "hbm": {"bandwidth": "2 TB/s", "capacity": "4 GB"},
-    "d2d": {"bandwidth": "1 TB/s"}, "compute": {"peak": "50 TFLOP/s", "dtype": "fp16"},
-}  # fmt: skip
-
-
-ROOFLINE = {"set": "physical", "gemm": "roofline", "memory": "experts"}
-
-
-def experiment_of(policies=("ep",), engine="analytical", assumptions=ROOFLINE, **keys):
-    return {
-        "name": "as_built", "systems": [SYSTEM | keys], "models": [TOY], "policies": list(policies),
-        "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": [600], "decode_steps": 2},
-        "assumptions": [assumptions], "engine": engine,
-    }  # fmt: skip
 
 
 def test_collectives_wait_for_the_weakest_link():

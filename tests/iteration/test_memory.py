@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples, sampled
-from support.small_runs import policy, small_model, small_system
+from support.scenarios import placed, scenario
+from support.small_runs import small_model, small_system
 
 from archsim.base.errors import CapacityError
 from archsim.cli.main import main
@@ -21,33 +22,16 @@ from archsim.iteration.memory import KV, fit_of, memory_fit
 from archsim.iteration.misfit import levers, refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYTES, EXPERTS, SAMPLED_BYTES, SHARED
 from archsim.model.spec import ModelSpec
-from archsim.policies.registry import place_experts
 from archsim.specs.deployment import (
     BF16,
     AttentionRanks,
-    DeploymentSpec,
     Parallelism,
     ParallelSpec,
     Precision,
     PrecisionSpec,
 )
-from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.scenario import Scenario
+from archsim.specs.library import load_assumptions, load_model
 from archsim.specs.workload import WorkloadSpec
-
-ALL = load_assumptions("physical", memory="all")
-
-
-def scenario(system="dojo", model="qwen3-235b-a22b", batch=16384, prompt_tokens=0, assumptions=ALL, kv=None, **keys):
-    spec = WorkloadSpec(trace={"synthetic": {"prompt_tokens": prompt_tokens}}, batch=batch, **keys)
-    system = load_system(system) if isinstance(system, str) else system
-    model = load_model(model) if isinstance(model, str) else model
-    deployment = DeploymentSpec(precision=PrecisionSpec(kv=kv))
-    return Scenario(system, model, assumptions, policy("ep"), spec, batch, deployment=deployment)
-
-
-def placed(of):
-    return place_experts(of.policy, of.model, of.system.dies)
 
 
 def with_hbm(of, **changes):

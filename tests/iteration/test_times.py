@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples, sampled
+from support.scenarios import SCENARIO
 
 import archsim
 from archsim.base.errors import SpecError
@@ -274,20 +275,6 @@ def test_times_grow_with_the_ranks(laws):
 FREE = Sms(), Sms()
 NS = st.floats(0, 1e6, allow_subnormal=False)
 PHASES = st.sampled_from([DECODES, PROMPTS])
-SCENARIO = {
-    "name": "laws",
-    "systems": [{"like": "h20_cluster", "name": "h20"}],
-    "models": ["deepseek-v3"],
-    "workload": {
-        "trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 4096, "decode_steps": 2, "layers": 2, "context": 900,
-    },
-    "policies": ["ep"],
-    "assumptions": {
-        "set": "physical", "execution": "expert_parallel", "gemm": "grouped", "dispatch": "per_rank", "combine": "bf16",
-        "transfer_software": "charged", "migration": "free", "capacity": "unbounded",
-    },
-    "engine": "analytical",
-}  # fmt: skip
 PARTS = ("attention", "projections", "dense", "experts", "transfers", "all_reduce", "head", "host")
 
 

@@ -1,45 +1,19 @@
 """The entry point to a calibration: evaluates every one of its tables, by name."""
 
-from functools import lru_cache
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.calibrations import GPUS, SECTIONS, laws_of, positive, who
 from support.examples import examples, sampled
 
 from archsim.base.units import VECTOR_BYTES
-from archsim.laws.calibration_files import load_calibration
 from archsim.laws.gemm import law_ns
-from archsim.laws.laws import Laws, Times
+from archsim.laws.laws import Times
 from archsim.laws.moe import named_of
 from archsim.laws.rank_load import rank_loads, routing_of
 from archsim.laws.tables import TransferTable, shape_of
 from archsim.laws.transfers import PAYLOAD_OF, law_of, payload_of
 
-SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
-
-
-GPUS = [file.stem for file in SHIPPED]
-
-
 SAMPLED = sampled(GPUS, lambda gpu: gpu in ("h100", "gb200"))  # of the kinds of tables there are
-
-
-SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch")
-
-
-@lru_cache
-def laws_of(gpu: str) -> Laws:
-    return Laws(load_calibration(gpu))
-
-
-def who(table) -> dict[str, str]:
-    return {"library": table.library, "version": table.version}
-
-
-def positive(times, shape) -> None:
-    assert times.ns.shape == times.extrapolated.shape == shape
-    assert np.all(np.isfinite(times.ns)) and np.all(times.ns > 0)
 
 
 def flagged(table, outside: list[bool]) -> list[bool]:

@@ -1,37 +1,15 @@
 """Checks before anything runs: models fit into the HBM of systems."""
 
 import pytest
-from support.small_runs import policy
+from support.scenarios import placed, scenario
 
 from archsim.base.errors import SpecError
 from archsim.iteration.memory import KV, fit_of
 from archsim.iteration.rank_memory import EXPERTS
-from archsim.policies.registry import place_experts
 from archsim.runs.feasibility import MemoryUse, uncounted_notes
-from archsim.specs.deployment import (
-    DeploymentSpec,
-    PrecisionSpec,
-)
-from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.scenario import Scenario
-from archsim.specs.workload import WorkloadSpec
-
-ALL = load_assumptions("physical", memory="all")
-
+from archsim.specs.library import load_model
 
 GEOMETRY = {"attention": None, "vocabulary": None}
-
-
-def scenario(system="dojo", model="qwen3-235b-a22b", batch=16384, prompt_tokens=0, assumptions=ALL, kv=None, **keys):
-    spec = WorkloadSpec(trace={"synthetic": {"prompt_tokens": prompt_tokens}}, batch=batch, **keys)
-    system = load_system(system) if isinstance(system, str) else system
-    model = load_model(model) if isinstance(model, str) else model
-    deployment = DeploymentSpec(precision=PrecisionSpec(kv=kv))
-    return Scenario(system, model, assumptions, policy("ep"), spec, batch, deployment=deployment)
-
-
-def placed(of):
-    return place_experts(of.policy, of.model, of.system.dies)
 
 
 def test_a_model_without_attention_counts_experts_alone_and_says_so():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 from support.dask_processes import Cluster
+from support.sweeps import file_of, one_of_everything, points_of
 from support.tiny import TINY, archsim
 from support.watching import Heard
 
@@ -20,34 +21,15 @@ from archsim.runs import plan as planning
 from archsim.runs import store
 from archsim.runs import sweep as sweeping
 from archsim.runs.plan import RunMaker, prepare, select
-from archsim.runs.point_measures import PartMeasures
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.constraints import parse_constraint
 from archsim.specs.library import load_experiment, load_planned
-from archsim.specs.plan import Dropped, SweepPlan
+from archsim.specs.plan import SweepPlan
 from archsim.specs.variants import in_words
-
-
-def file_of(folder, sweep, experiment=TINY, name="tiny.yaml"):
-    file = folder / name
-    file.write_text(f"{experiment}sweep:\n{sweep}", encoding="utf-8")
-    return file
 
 
 def plan_of(folder, sweep, *overrides):
     return load_planned(file_of(folder, sweep), overrides)
-
-
-def points_of(plan):
-    dropped = Dropped()
-    return list(plan.points(PartMeasures().functions(), dropped)), dropped
-
-
-def one_of_everything(folder, sweep):
-    """The plan over one system, model, batch and policy."""
-    experiment = TINY.replace("batch: [12, 40]", "batch: 12").replace("[base, ep, allo, pred, allo+pred]", "[base]")
-    head, _, rest = experiment.partition("- name: square")
-    return load_planned(file_of(folder, sweep, head + rest[rest.index("models:") :]))
 
 
 @pytest.mark.parametrize(("text", "holds"), [

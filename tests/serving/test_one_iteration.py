@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.examples import sampled
+from support.scenarios import SCENARIO
 
 from archsim.engine.machine import links_of
 from archsim.iteration.layers import CAUSES
@@ -13,22 +14,6 @@ from archsim.serving.file_engines import engine_of
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_experiment
 from archsim.specs.serving_files import load_serving
-
-SCENARIO = {
-    "name": "laws",
-    "systems": [{"like": "h20_cluster", "name": "h20"}],
-    "models": ["deepseek-v3"],
-    "workload": {
-        "trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 4096, "decode_steps": 2, "layers": 2, "context": 900,
-    },
-    "policies": ["ep"],
-    "assumptions": {
-        "set": "physical", "execution": "expert_parallel", "gemm": "grouped", "dispatch": "per_rank", "combine": "bf16",
-        "transfer_software": "charged", "migration": "free", "capacity": "unbounded",
-    },
-    "engine": "analytical",
-}  # fmt: skip
-
 
 WAFER = SCENARIO | {
     "systems": ["dojo"],
