@@ -139,7 +139,7 @@ class ExpertParallel:
         """
         whole, demand = self.in_turn(order, tokens, sent, times, fetched), order.demand
         living = float(origins_of(demand).sum(axis=1, dtype=np.int64).max() / demand.top_k)
-        if living * self._group < 2:
+        if living * self._group < overlap.LEAST_HALVED:
             return whole
         half, prompts = sent.part(0.5), bool(demand.prefill_tokens.any())
         half_times = self._ranks.times(order.plan, tokens, half.arrived, 0.5)

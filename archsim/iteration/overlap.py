@@ -26,6 +26,7 @@ HOW = MappingProxyType({
     NONE: np.int64(_IN_TURN), SHARED_EXPERT: np.int64(_BESIDE), TWO_BATCH: np.int64(_HALVES),
     MICRO_BATCHES: np.int64(_PARTS),
 })  # fmt: skip
+LEAST_HALVED = 2  # tokens of a group of tensor-parallel ranks: one has no halves
 DECODES, PROMPTS = np.int64(0), np.int64(1)  # phases: whose operations are laid out
 _NOTHING, BEFORE, ATTENTION, SHARED, EXPERTS, SEND, RECEIVE, RETURN, COLLECT = range(9)
 

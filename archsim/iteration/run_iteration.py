@@ -34,7 +34,7 @@ from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.links import Links
 from archsim.iteration.machine import calibration_at
 from archsim.iteration.machine import rates_of as machine_rates
-from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
+from archsim.iteration.overlap import LEAST_HALVED, NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.laws import gemm, scaling, tables
 from archsim.laws.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
@@ -140,7 +140,7 @@ def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: 
     apart = scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
     found = _of_one(laws, batch, apart)
     whole = scenario.assumptions.overlap != TWO_BATCH or scenario.assumptions.execution == "weight_streaming"
-    if whole or batch.tokens[0] < 2:  # one token has no halves
+    if whole or batch.tokens[0] < LEAST_HALVED:
         return found
     half = _of_one(laws, half_of(batch), apart)
     multiply = _multiply_ns(scenario, laws, half_of(batch), apart)

@@ -186,10 +186,14 @@ class ModelSpec(fields.Spec):
         odd = {"zero_experts": self.zero_experts, "expert_hidden": self.expert_hidden, "gated": not self.gated}
         return tuple(key for key, value in odd.items() if value)
 
+    @property
+    def most_positions(self) -> int | None:
+        """Tokens of the longest request, with positions scaled where they can be; None: not known."""
+        return self.extended_positions or self.positions
+
     def refuse_longer(self, tokens: float, whose: str) -> None:
-        """Raise SpecError for a request of more tokens than its positions reach, however they are scaled."""
-        most = self.extended_positions or self.positions
-        if most is not None and tokens > most:
+        """Raise SpecError for a request of more tokens than `most_positions`."""
+        if (most := self.most_positions) is not None and tokens > most:
             raise errors.SpecError(f"{whose}: {tokens:,.0f} tokens, but {self.name} has {most:,} positions. Give fewer")
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> float:

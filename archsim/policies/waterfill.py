@@ -149,7 +149,8 @@ def waterfill_rule(
     on, or stays if none has slack. Where no load is above it, SGLang opens all dies; this rule does not. "own" is the
     static mode (--init-expert-location): of the die's own pairs, to any die. ``kernel`` is the engine's.
     """
-    everybody = shared_weights(np.round(load.sum(axis=0)).astype(np.int64) + tokens, int(tokens.sum()))[2]
+    if loads == "all":
+        everybody = shared_weights(np.round(load.sum(axis=0)).astype(np.int64) + tokens, int(tokens.sum()))[2]
     sent = np.diag(tokens).astype(np.int64)
     for die in np.flatnonzero(tokens >= max(1, least_tokens)).tolist():
         if loads == "own":

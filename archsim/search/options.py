@@ -133,8 +133,8 @@ def _of_gpus(machines: Sequence[str], gpus: int) -> Side:
     """The smallest machine with so many GPUs, or a part of it, or several of the largest. SpecError for neither."""
     from archsim.serving.expert_groups import part_of
 
-    every = {name: load_system(name) for name in machines}
-    name, system = next(((name, each) for name, each in every.items() if each.dies >= gpus), list(every.items())[-1])
+    name = library.smallest_machine(machines, gpus)
+    system = load_system(name)
     several, rest = divmod(gpus, system.dies)
     if not rest:
         return Side(name, several, SYSTEM, name, system=system)
@@ -144,7 +144,8 @@ def _of_gpus(machines: Sequence[str], gpus: int) -> Side:
             return Side(part.name, 1, SYSTEM, part.model_dump(mode="json", by_alias=True), system=part)
         except errors.SpecError:
             pass  # no part that its links join as they join all of it
-    size = max((each.dies for each in every.values() if each.dies <= gpus), default=system.dies)
+    sizes = [load_system(each).dies for each in machines]
+    size = max((each for each in sizes if each <= gpus), default=system.dies)
     least = gpus // size * size
     near = [f"{each}" for each in (least, least + size) if each]
     raise errors.SpecError(f"{gpus} GPUs are no part of {name}, nor whole machines. Give {' or '.join(near)} of them")

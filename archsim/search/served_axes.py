@@ -68,10 +68,10 @@ def serve_load(
         if len(runs) > 1:
             return deployments.policies_sentence(plan, found) if found is not None else ""
         run, ranges = runs[0], {} if found is None else found.options[0].intervals
-        row = with_medians(table.rows[0], ranges)
+        row = table.rows[0]
         offered = offered_requests(run)
         rate = None
-        if not sustains(run.serving, row, offered):
+        if not sustains(run.serving, with_medians(row, ranges), offered):
             cores = jobs or host.available_cores()
             rate = sustained_rate(run, found.samples if found is not None else 0, cores, watching.phase)
         return load_sentence(run.serving, row, offered, ranges, found.samples if found is not None else 0, rate)

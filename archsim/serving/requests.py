@@ -278,7 +278,7 @@ def without_too_long(
 
 def within_positions(requests: Requests, model: ModelSpec, whose: str) -> Requests:
     """Without requests longer, with output, than the model's positions reach. TraceError where none is left."""
-    most = model.extended_positions or model.positions
+    most = model.most_positions
     if most is None:
         return requests
     scaled_to = f" ({most:,} if scaled)" if model.extended_positions else ""

@@ -16,7 +16,7 @@ from archsim.show.report import Panel, Report
 from archsim.show.tables import bound_shares, fastest
 from archsim.show.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, range_text
 
-_BY_LAYERS = ("Policies are compared by their MoE layers alone.",)  # beside the time of whole iterations
+_BY_LAYERS = "Policies are compared by their MoE layers alone."  # beside the time of whole iterations
 _MOST_PLACES = 4  # in a sentence; tables have all
 _FIRST = "physical"  # the set of assumptions that a page begins with, where it was run
 
@@ -62,7 +62,7 @@ def sentences(report: Report) -> list[str]:
         *system_sentences(report, {place: [win.run for win in found] for place, found in places.items()}),
     ]
     if len(report.policies) > 1:
-        rest = [*_won(by_system, samples), *whole, *_BY_LAYERS[: len(whole)]]
+        rest = [*_won(by_system, samples), *whole, *([_BY_LAYERS] if whole else [])]
     else:
         rest = [*whole, *_alone(by_system, samples)]
     return [

@@ -192,7 +192,7 @@ SHARED: Mapping[str, Rule] = {
             "loads": NamedChoice(
                 None,
                 ("all", "own"),
-                "what a die knows: the routed loads of all (if not given), or of its own tokens (SGLang's static mode)",
+                "what a die knows: the routed loads of all (if not given), or of its tokens (SGLang's static mode)",
             ),
             "kernel": NamedChoice(
                 None,

@@ -200,6 +200,11 @@ def machines_of_gpu(gpu: str) -> list[str]:
     return [each for end in OF_GPU if (each := f"{gpu.lower()}_{end}") in known]
 
 
+def smallest_machine(machines: Sequence[str], devices: int) -> str:
+    """The first of these, smaller before larger, with so many devices; else the last."""
+    return next((each for each in machines if load_system(each).dies >= devices), machines[-1])
+
+
 def known_gpus() -> list[str]:
     named = [each.rpartition("_") for each in config_files.named_files("systems")]
     return list(dict.fromkeys(gpu for gpu, _, end in named if end in OF_GPU))

@@ -128,13 +128,12 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
 
 def _machine_of(tree: yaml.Tree, gpu: str) -> str:
     """The smallest system of a GPU that has the devices of the file's engines; another name as it is."""
-    from archsim.specs.library import load_system, machines_of_gpu
+    from archsim.specs.library import machines_of_gpu, smallest_machine
 
     machines, count = machines_of_gpu(gpu), tree.data.get("instances", 1)
     if not machines or isinstance(tree.data.get("disaggregated"), dict) or not isinstance(count, int):
         return machines[-1] if machines else gpu
-    needed = _parallel_of(tree).ranks * count
-    return next((each for each in machines if load_system(each).dies >= needed), machines[-1])
+    return smallest_machine(machines, _parallel_of(tree).ranks * count)
 
 
 def _ranks_of(tree: yaml.Tree, head: str, replaced: bool) -> int:

@@ -208,7 +208,7 @@ def _mean_lengths(
     the longest request fits the model's positions.
     """
     usual: tuple[float, float] = (prompt or INPUT_TOKENS, output or OUTPUT_TOKENS)
-    positions = model.extended_positions or model.positions
+    positions = model.most_positions
     if positions is None:
         return *usual, ""
 
@@ -304,11 +304,8 @@ def _one_machine(offer: Offer) -> str:
 def _system_named(name: str, devices: int) -> str:
     """A shipped system with so many GPUs of a name, or the system of this name or file."""
     known, kinds = config_files.named_files("systems"), library.machines_of_gpu(name)
-    for each in kinds:
-        if library.load_system(each).dies >= devices:
-            return each
-    if kinds:
-        return kinds[-1]  # engines are no larger than this; more of them stand beside each other
+    if kinds:  # engines are no larger than the largest; more of them stand beside each other
+        return library.smallest_machine(kinds, devices)
     if name in known or Path(name).is_file():
         return name
     gpus = library.known_gpus()
