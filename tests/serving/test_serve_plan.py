@@ -96,7 +96,8 @@ def test_one_deployment_says_its_p99_and_if_its_load_is_too_high_the_rate_that_i
         assert main(["serve", str(tmp_path / "one.yaml"), "--json", "--out", str(tmp_path / f"{rate}")]) == 0
         found = json.loads(capsys.readouterr().out)
         answer, (row,), (option,) = found["answer"], found["rows"], found["sure"]["options"]
-        assert answer in (tmp_path / f"{rate}" / "index.html").read_text()
+        page = (tmp_path / f"{rate}" / "index.html").read_text()
+        assert answer in page and '<p class="answer">Without samples: <b>' in page and "<th>ms, without samples" in page
         low, middle, high = (option[f"tpot_p99_ms{end}"] for end in ("_p05", "", "_p95"))
         assert middle == row["tpot_p99_ms"] and low < high
         said = interval(*(option[f"tpot_p99_ms_{end}"] for end in ("p50", "p05", "p95")))
