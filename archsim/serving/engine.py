@@ -61,28 +61,50 @@ class Offload(NamedTuple):
 
 
 def missing_of(model: ModelSpec, ep: int, resident: int, pool: TokenPool | None) -> Callable[[np.ndarray], np.ndarray]:
-    """``missing`` of `Offload`: each expert that is not resident is loaded if one of the tokens chooses it. With a
-    pool of traffic, those are resident that the first half of its decodes chose most, and the second half says how
-    often the others are chosen; of the rank that loads most.
+    """``missing`` of `Offload`: each expert that is not resident is loaded if one of the tokens chooses it, of the rank
+    that loads most. With a pool of traffic, those are resident that the first half of its decodes chose most, and the
+    second half says how often the others are chosen.
     """
     mine, experts = model.experts // ep, model.experts
     if pool is None:
-        chosen = model.top_k / experts
-        return lambda tokens: (mine - resident) * (1 - (1 - chosen) ** tokens)
-    half = max(len(pool.decodes) // 2, 1)
-    lacking = []
-    for layer in range(pool.decodes.shape[1]):
-        first, second = (np.bincount(each[:, layer].ravel(), minlength=experts) / len(each)
-                         for each in (pool.decodes[:half], pool.decodes[half:]))  # fmt: skip
-        order = np.argsort(-first.reshape(ep, mine), axis=1, kind="stable")
-        lacking.append(np.take_along_axis(second.reshape(ep, mine), order, axis=1)[:, resident:])
-    often = np.minimum(np.stack(lacking), 1.0)  # [layer, rank, expert]
+        often = np.full((1, ep, mine - resident), model.top_k / experts)
+    else:
+        half = max(len(pool.decodes) // 2, 1)
+        lacking = []
+        for layer in range(pool.decodes.shape[1]):
+            first, second = (np.bincount(each[:, layer].ravel(), minlength=experts) / len(each)
+                             for each in (pool.decodes[:half], pool.decodes[half:]))  # fmt: skip
+            order = np.argsort(-first.reshape(ep, mine), axis=1, kind="stable")
+            lacking.append(np.take_along_axis(second.reshape(ep, mine), order, axis=1)[:, resident:])
+        often = np.minimum(np.stack(lacking), 1.0)  # [layer, rank, expert]
+    each = [_most_loaded(1 - (1 - often) ** count).mean() for count in _FEW_TOKENS]
+    if pool is not None:
+        return lambda tokens: np.interp(tokens, _FEW_TOKENS, each)
 
-    def missing(tokens: np.ndarray) -> np.ndarray:
-        each = [(1 - (1 - often) ** count).sum(axis=2).max(axis=1).mean() for count in _FEW_TOKENS]
-        return np.interp(tokens, _FEW_TOKENS, each)
+    def mean(tokens: np.ndarray) -> np.ndarray:
+        return (mine - resident) * (1 - (1 - model.top_k / experts) ** tokens)
 
-    return missing
+    above = np.array(each) - mean(_FEW_TOKENS)
+    return lambda tokens: np.minimum(mean(tokens) + np.interp(tokens, _FEW_TOKENS, above), mine - resident)
+
+
+def _most_loaded(chosen: np.ndarray) -> np.ndarray:
+    """float64[layer]: expected experts of the rank that loads most, where each is loaded by chance: float64[layer,
+    rank, expert]. The chance that no rank loads more than n is the product of theirs.
+    """
+    layers, ranks, experts = chosen.shape
+    if ranks == 1:
+        return chosen.sum(axis=2)[:, 0]
+    same = bool((chosen == chosen[:, :1]).all())
+    counts = np.zeros((layers, 1 if same else ranks, experts + 1))  # chance of so many
+    counts[..., 0] = 1.0
+    for at in range(experts):
+        load = chosen[:, : counts.shape[1], at, None]
+        counts[..., 1:] = counts[..., 1:] * (1 - load) + counts[..., :-1] * load
+        counts[..., :1] *= 1 - load
+    within = np.minimum(counts.cumsum(axis=2), 1.0)
+    every = within[:, 0] ** ranks if same else within.prod(axis=1)
+    return (1 - every[:, :-1]).sum(axis=1)
 
 
 _FEW_TOKENS = np.concatenate([[0], np.unique(np.rint(2 ** np.arange(0, 17.01, 0.25)))])

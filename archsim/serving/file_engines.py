@@ -216,7 +216,7 @@ def _offload_of(serving: Serving, parallel: ParallelSpec) -> Offload | None:
     one = float(missing(np.array([1]))[0])
     text = (
         f"A rank keeps {resident} of its {model.experts // ep} experts of a layer in HBM (expert_offload). Of the "
-        f"{model.top_k} experts of a single token, {'a rank' if pool is None else 'the rank that loads most'} lacks "
+        f"{model.top_k} experts of a single token, the rank that loads most lacks "
         f"{one:.2f} there, on average."
     )
     rate = given.bandwidth_bytes_per_s or host_bytes_per_s(serving.system)

@@ -500,12 +500,17 @@ def test_laws_without_an_engine_leave_out_a_dispatch_too():
     assert laws_of(engine, scheduler, dispatches=False)[0].ns("dispatch")[64] == 0
 
 
-def test_experts_that_one_token_lacks_are_those_that_hbm_has_not():
-    model = load_model("qwen3-235b-a22b")  # 8 of 128 experts
-    missing = missing_of(model, 8, 12, None)  # 16 experts a rank, of which 12 stay
-    assert missing(np.array([0, 1])).tolist() == pytest.approx([0, 4 * 8 / 128])
-    assert missing(np.array([10**6]))[0] == pytest.approx(4)
-    assert missing_of(model, 8, 16, None)(np.array([5]))[0] == 0
+@pytest.mark.parametrize(("ep", "resident"), [(1, 64), (8, 12), (8, 0), (2, 32)])
+def test_a_step_loads_what_the_rank_lacks_that_lacks_most(ep, resident):
+    """128 experts, of which each token takes 8, beside samples of tokens."""
+    missing, draw = missing_of(load_model("qwen3-235b-a22b"), ep, resident, None), np.random.default_rng(0)
+    for tokens in (1, 4, 12):
+        taken = draw.random((1000, tokens, 128)).argpartition(8, axis=2)[..., :8]
+        chosen = np.zeros((1000, 128))
+        np.put_along_axis(chosen, taken.reshape(1000, -1), 1.0, axis=1)
+        lacked = chosen.reshape(1000, ep, -1)[..., resident:].sum(axis=2).max(axis=1).mean()
+        assert missing(np.array([tokens]))[0] == pytest.approx(lacked, rel=0.05)
+    assert missing(np.array([0, 10**6])).tolist() == pytest.approx([0, 128 // ep - resident])
 
 
 def test_residents_are_the_popular_experts_of_the_traffic_before():
@@ -534,7 +539,7 @@ def test_loads_that_nobody_names_wait_for_the_router():
     expert = 3 * 4096 * 1536  # bytes in FP8
     assert rank_memory.expert_bytes(engine.model, engine.precision) == expert
     found = offloaded_ns(engine, laws)
-    lacking = 8 * (1 - (1 - 8 / 128) ** 80)  # of 16 experts a rank, 8 of which stay; 10 tokens on each of 8 ranks
+    lacking = engine.offload.missing(np.array([80]))[0]  # 10 tokens on each of 8 ranks
     assert found[10] == pytest.approx(94 * lacking * expert / 50e9 * 1e9, rel=1e-9) and found[0] == 0
 
 
