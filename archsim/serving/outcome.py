@@ -54,6 +54,7 @@ class Deployment:
     transfer: KvTransfer | None
     devices: int
     notes: tuple[str, ...]
+    beside: int = 0  # further devices of its machine, on which others serve as it does: they load its power limits
     machines: tuple[tuple[str, int], ...] = ()  # name, devices of it that are used
     store: KvStore | None = None
     faults: tuple[Fault, ...] = ()

@@ -97,7 +97,7 @@ def serve_at_clock(
         joule, done = energy(ran[0], engine, system, deployment.devices)
         return {name: each / deployment.devices for name, each in joule.items()}, done
 
-    (served, own), clocked = run_within(system, deployment.devices, run, joule_of)
+    (served, own), clocked = run_within(system, deployment.devices + deployment.beside, run, joule_of)
     return served, replace(own, notes=(*deployment.notes, clocked.told(system))), clocked
 
 

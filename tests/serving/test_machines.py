@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,16 +17,19 @@ from archsim.iteration.machine import has_measured_links, scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
+from archsim.runs.run import Workspace
 from archsim.serving.answers import highest_rate
 from archsim.serving.answers import search as searching
-from archsim.serving.answers.configuration import with_choice
+from archsim.serving.answers.configuration import Configuration, with_choice
+from archsim.serving.answers.engines import SharedEngines
 from archsim.serving.answers.question import asked_of
+from archsim.serving.answers.race import Race, Tried, find_curve
 from archsim.serving.answers.recommend import recommend
 from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.outcome import measured_residual
 from archsim.serving.physical_laws import below_roofline
-from archsim.serving.serving import check_serving, deploy, requests_on, serve
+from archsim.serving.serving import check_serving, deploy, requests_on, serve, serve_at_clock
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
@@ -278,6 +282,21 @@ def test_a_recommendation_has_the_rate_power_and_times_of_the_clock_within_the_l
     assert held.best.upkeep.w_per_gpu[0] <= 300 < free.best.upkeep.w_per_gpu[0]
     assert held.best.rate_per_s < free.best.rate_per_s and held.measures.ttft.mean <= 3000
     assert held.measures.device_w <= 300 and held.measures.requests_per_s < held.best.rate_per_s
+
+
+def test_a_limit_of_a_machine_counts_all_engines_that_a_recommendation_puts_there():
+    """Eight engines of a GPU within 2.24 kW, of which one is served, are as one within 280 W."""
+    found, asked = [], {"arrivals": {"rate": "8/s"}, "input": {"fixed": 2048}, "output": {"fixed": 8}, "count": 60}
+    for power, offered in (({"die_limit": "280 W"}, 1), ({"limit": "2.24 kW"}, 8)):
+        serving = of_machine(mine(power=power), tp=1, model="llama-3.1-8b", requests=asked)
+        choice = Configuration(serving.spec.parallel, 1, 16, 8192)
+        kinds = [SimpleNamespace(serving=serving, offer=SimpleNamespace(gpu="h200", devices=offered))]
+        part = Race(None, kinds, None).part(find_curve, Tried(0, choice, 8.0, 1e9))
+        engines = SharedEngines(Workspace())
+        deployment, requests = part.deployment(engines, choice), part.requests_at(engines, 8.0)
+        engine = part.sides(engines, choice)[0][0]
+        found.append(serve_at_clock(serving, deployment, engine, requests)[-1])
+    assert found[0][:2] == found[1][:2] and found[0].w_per_die <= 280 and found[0].clock < 1
 
 
 def test_the_highest_rate_is_that_at_the_clock_within_the_limits(monkeypatch):

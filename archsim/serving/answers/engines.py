@@ -240,8 +240,12 @@ def estimate_of(
     return rated(engine.links, True)
 
 
-def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:
-    """Engines that are built, in the numbers and with the batch limits of a choice. Raises CapacityError."""
+def deployment_of(
+    serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration, offered: int = 0
+) -> Deployment:
+    """Engines that are built, in the numbers and with the batch limits of a choice, on one machine of ``offered``
+    devices, which others like these fill. Raises CapacityError.
+    """
     scheduler = _scheduler(serving, choice.max_num_seqs, choice.max_num_batched_tokens)
     pool = PREFILL if choice.prefill else ""
     counts, hosts = [choice.instances], [host_for(serving, pool, choice.parallel.attention.dp)]
@@ -264,4 +268,5 @@ def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]]
     return Deployment(
         scheduler, host, prefill=first, decode=decode, transfer=moved, devices=choice.devices, notes=first.notes,
         machines=machines, store=store,
+        beside=max(min(offered, serving.system.dies) // choice.devices - 1, 0) * choice.devices,
     )  # fmt: skip

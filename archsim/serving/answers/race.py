@@ -132,7 +132,7 @@ class Race(NamedTuple):
 
     def part(self, how: Find, tried: Tried, best: float = 0.0) -> PartOfRace:
         kind = self.kinds[tried.kind]
-        return PartOfRace(kind.serving, how, tried, best, kind.offer.gpu)
+        return PartOfRace(kind.serving, how, tried, best, kind.offer.gpu, kind.offer.devices)
 
     def deployment(self, tried: Tried, choice: configuration.Configuration, engines: SharedEngines) -> Deployment:
         """Raises ArchsimError."""
@@ -150,11 +150,12 @@ class PartOfRace(PartOfSearch):
     tried: Tried
     best: float = 0.0  # requests a second that others serve: those far below it are left after a run
     gpu: str = ""  # of its board's limit
+    offered: int = 0  # GPUs, of which those of its machine serve at once
 
     @cached_property
     def key(self) -> str:
         tried, held_to = repr(self.tried._replace(kind=0)), (highest_rate.ENOUGH, highest_rate.SUSTAINED)
-        return key_of(self.serving, self.limits, self.how.__name__, tried, self.best, self.gpu, held_to)
+        return key_of(self.serving, self.limits, self.how.__name__, tried, self.best, self.gpu, self.offered, held_to)
 
     @property
     def name(self) -> str:
@@ -185,7 +186,7 @@ class PartOfRace(PartOfSearch):
 
     def deployment(self, engines: SharedEngines, choice: configuration.Configuration) -> Deployment:
         """Raises ArchsimError."""
-        return deployment_of(self.serving, self.sides(engines, choice), choice)
+        return deployment_of(self.serving, self.sides(engines, choice), choice, self.offered)
 
     def clocked(
         self, engines: SharedEngines, choice: configuration.Configuration, known: dict[float, Deployment] | None = None
@@ -299,7 +300,7 @@ def find_sustained(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     choice, requests = part.tried.choice, engines.requests(part.serving)
     sides = build_sides(part.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
     serving = configuration.serving_of(part.serving, choice)
-    rate = highest_rate.highest_rate(serving, deployment_of(part.serving, sides, choice), requests)
+    rate = highest_rate.highest_rate(serving, deployment_of(part.serving, sides, choice, part.offered), requests)
     return _row(part.tried._replace(rate=float(rate)))
 
 
