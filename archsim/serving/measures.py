@@ -197,8 +197,8 @@ class RequestRates(NamedTuple):
 def rates(served: Served, steady: bool) -> RequestRates:
     """Of a closed loop: its clients over the mean time from arrival to last token, and in sessions to the next turn
     (Little's law); where that changes, of whole rounds of its clients, all of whom wait for a request. Of an open loop:
-    as requests come; where it is not steady, what was emitted in its middle. Of requests that come all at once, and of
-    a run with a fault: over the whole duration.
+    as requests, or sessions, come; where it is not steady, what was emitted in its middle. Of requests that come all at
+    once, and of a run with a fault: over the whole duration.
     """
     requests, clients = served.requests, served.concurrency
     arrivals, ends, n = requests["arrival_ns"], requests["last_ns"], len(requests)
@@ -213,13 +213,20 @@ def rates(served: Served, steady: bool) -> RequestRates:
             return _between(requests, float(arrivals[clients]), float(arrivals[clients + rounds * clients]))
         return _all_in(requests, float((ends - arrivals).sum()) / clients)
     if not clients and steady and end > begin:
-        return _all_in(requests, (end - begin) * n / (n - 1))
+        heads = _heads(requests)  # which come, while later turns follow
+        if len(heads) > 1 and heads[-1] > begin:
+            return _all_in(requests, float(heads[-1] - begin) * len(heads) / (len(heads) - 1))
     if not clients and end > begin:
         low, high = (_emitted_at(requests, share) for share in MIDDLE)
         served_ns = float((ends - requests["scheduled_ns"]).mean())
         if high - low > 2 * served_ns and ((ends > low) & (ends <= high)).sum() >= FEWEST:
             return _between(requests, low, high)
     return _all_in(requests, float(ends.max()) - begin)
+
+
+def _heads(requests: np.ndarray) -> np.ndarray:
+    """float64[session] ns at which first turns come, or requests without sessions, in order."""
+    return np.sort(np.delete(requests["arrival_ns"], requests["follower"][requests["follower"] >= 0]))
 
 
 def _follows(requests: np.ndarray) -> np.ndarray:
@@ -305,7 +312,7 @@ def _at_full_load(served: Served) -> np.ndarray:
     if not clients or n < 4 * clients:
         return np.ones(n, bool)
     arrivals = requests["arrival_ns"]
-    heads = np.sort(np.delete(arrivals, requests["follower"][requests["follower"] >= 0]))
+    heads = _heads(requests)
     if heads[clients - 1 : clients] <= heads[0]:
         return np.ones(n, bool)
     return (arrivals > heads[clients - 1]) & (arrivals < np.sort(arrivals)[n - clients])
@@ -322,8 +329,7 @@ def short_note(served: Served) -> str:
     takes = (float((requests["last_ns"] - arrivals).sum()) + float(follows.sum())) / begun
     first = float(arrivals.min()) + takes
     if clients:
-        of_heads = np.sort(np.delete(arrivals, requests["follower"][requests["follower"] >= 0]))
-        first = float(of_heads[clients]) if begun > clients else np.inf
+        first = float(_heads(requests)[clients]) if begun > clients else np.inf
     elif arrivals.max() <= arrivals.min():  # all at once: rates are over the whole duration
         return ""
     window = max(float(arrivals.max()) - first, 0.0)

@@ -22,7 +22,7 @@ from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.file_requests import requests_of
 from archsim.serving.kv import pieces_of, with_outputs
 from archsim.serving.kv_room import kept, kv_blocks, kv_room
-from archsim.serving.measures import Slo, within_limits
+from archsim.serving.measures import Slo, rates, within_limits
 from archsim.serving.requests import Requests, TokenPool, in_sessions, read_requests, with_prefixes, without_hashes
 from archsim.serving.serving import _built, deploy, serve
 from archsim.serving.simulate import Fault, KvStore, Pool, Scheduler, simulate
@@ -61,6 +61,14 @@ def test_turns_of_several_sessions_mix_by_time():
     order = np.argsort(served["arrival_ns"]).tolist()
     assert order == [0, 2, 3, 1, 4]
     assert requests.offered_per_s == pytest.approx(2 / 0.06 * 5 / 3)
+
+
+def test_sessions_of_an_open_loop_have_the_rate_at_which_they_come():
+    """40 sessions, one a second, of three turns: 3 requests a second, however long the last session thinks."""
+    for think_ms in (0.0, 500.0, 8000.0):
+        asked = sessions([3] * 40, [16] * 120, [2] * 120, think_ms, tuple(1000.0 * np.arange(40)))
+        found = rates(simulate(asked, VLLM, pool(blocks=4000)), True)
+        assert found.requests == pytest.approx(3.0) == asked.offered_per_s and found.output == pytest.approx(6.0)
 
 
 def test_clients_of_sessions_begin_the_next_one_when_the_last_turn_is_over():
