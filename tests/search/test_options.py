@@ -443,6 +443,7 @@ def test_two_deployments_have_no_digits_beyond_their_range_and_no_number_instead
         ),
         ([[0, 0, 0, 4], [0, 0, 4, 4]], [[29] * 4] * 2, ["none with a in 75", "TPOT stays at 29 ms"]),
         ([[0, 4, 4, 4], [4, 4, 4, 4]], [[29] * 4] * 2, ["1.00 ×, at least 1"]),
+        ([[4] * 4] * 2, [[29] * 4, [28.95, 29, 29.5, 29.6]], ["(0\u00a0% to +2\u00a0%)"]),
     ],
 )
 def test_a_deployment_without_goodput_has_no_ratio_and_times_that_spread_do_not_stay(goodputs, tpots, parts):
