@@ -381,7 +381,7 @@ def block_worth(
 
     block: ``prediction``, ``allocator`` or ``speeds``. experiment: also the folder of a report, whose runs are taken
     (one draw); otherwise its policies with and without the block are simulated on three draws of the traffic, and the
-    block pays what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``. samples: 16 or more:
+    block pays what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``. samples: 16 or more, or 0:
     ``.worlds`` is what every pair gains where all numbers with a range are drawn so often (`sure`).
 
     Raises SpecError for an unknown block, for an experiment with axes, for policies of which no two differ in it alone,
@@ -406,9 +406,7 @@ def block_worth(
     if report is None:
         draws = [sweep(drawn(fewer, at), None, jobs, watcher).runs.rows for at in range(DRAWS)]
         found = judge(block, fewer, *draws)
-    return (
-        found if samples is None else in_worlds(found, cast("Sure", sure(fewer, samples, jobs=jobs, watcher=watcher)))
-    )
+    return in_worlds(found, cast("Sure", sure(fewer, samples, jobs=jobs, watcher=watcher))) if samples else found
 
 
 def claims(

@@ -82,8 +82,14 @@ def sentence(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """``71%`` → ``71 %``: what a reader sees has a space, which does not break, before the sign; paths stay."""
-    return _WORD.sub(lambda word: word[0] if re.search(r"[/\\]", word[0]) else _PERCENT.sub("\u00a0%", word[0]), text)
+    """``71%`` → ``71 %``: what a reader sees has a space, which does not break, before the sign; paths and what is
+    quoted stay.
+    """
+
+    def put(word: re.Match[str]) -> str:
+        return word[0] if re.search(r"[/\\='\"]", word[0]) else _PERCENT.sub("\u00a0%", word[0])
+
+    return _WORD.sub(put, text)
 
 
 def capital(text: str) -> str:

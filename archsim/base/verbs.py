@@ -251,8 +251,6 @@ def samples(default: str, read: Callable[[str], int] = worlds_or_none) -> Option
     return {"samples": Option(f"{_DRAW} ({default}).", "N", read=read, group=EFFORT)}
 
 
-NO_SAMPLES = samples("default: none. `archsim sure` gives the whole answer", worlds)
-
 # Options of every verb, in the order of its help.
 
 RECOMMEND: Options = {
@@ -466,7 +464,7 @@ WORTH: Options = {
         help="Override a key of the deployment or experiment, such as requests.count=200. May be repeated."
     ),
     **out("For a balancer: folder to write the files to deploy to (default: nothing is written)."),
-    **NO_SAMPLES, **jobs(),
+    **samples("default: 16 of a balancer, none of a block; 0: none"), **jobs(),
 }  # fmt: skip
 
 # Module of a command, as `archsim.cli.main` names it → its options.

@@ -193,7 +193,7 @@ def _run(argv: Sequence[str] | None) -> int:
         with heartbeat(first), own_code.code_note(sys.stderr), named, _where(arguments):
             return _as_json(arguments) if getattr(arguments, "json", False) else _ran(arguments)
     except errors.ArchsimError as error:
-        print(errors.printable(str(error)), file=sys.stderr)
+        print(errors.spaced(errors.printable(str(error))), file=sys.stderr)
         return FAILED_RUNS if isinstance(error, errors.FailedRuns) else USER_ERROR
     except OSError as error:
         print(errors.printable(_host_message(error, getattr(arguments, "out", None))), file=sys.stderr)

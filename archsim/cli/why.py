@@ -57,7 +57,7 @@ def _of_deployment(args: argparse.Namespace) -> Answer:
     chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
     found = ar.why(args.file, args.overrides, step=args.step, layer=args.layer, report=heartbeat.begins, **chosen)
     assert isinstance(found, ServedWhy)
-    rows = [(each.what, f"{each.ttft:+.1%}", f"{each.tpot:+.1%}", f"{each.goodput:+.1%}") for each in found.levers]
-    table = Grid(("with",), rows, ("mean TTFT", "mean TPOT", "goodput"))
-    slow = (f"- {said}" for said in found.outcome.why_slow)
-    return Answer((found.sentence, table, *slow), found.outcome.notes, found.as_json())
+    table = Grid(("with",), found.changes, ("mean TTFT", "mean TPOT", "goodput"))
+    slow = [f"- {said}" for said in found.outcome.why_slow]
+    notes = [each for each in found.outcome.notes if each not in found.outcome.why_slow]
+    return Answer((found.sentence, table, *slow), notes, found.as_json())

@@ -33,19 +33,18 @@ def answer(found: OptionComparison) -> str:
             f"{_begin(found)}{alone.side.label} serves {middle} tokens per second ({low} to {high}) to {users} users "
             f"at a time{cannot}.{_size(found)}"
         )
-    order = sorted(range(len(sides)), key=lambda at: -float(np.median(sides[at].per(found.equal))))
-    first, pairs = (0, [(0, 1)]) if len(sides) == 2 else (order[0], [(order[0], at) for at in order[1:]])
+    first, *others = found.ranked
     said = []
-    for one, other in pairs:
-        by_all, by_price = found.pair(one, other, "machines"), found.pair(one, other, "usd")
-        third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(one, other, found.equal))]
+    for other in others:
+        by_all, by_price = found.pair(first, other, "machines"), found.pair(first, other, "usd")
+        third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(first, other, found.equal))]
         more = "".join(f", {ratio(each)} {UNITS[name]}" for name, each in third)
         said.append(
             f"{ratio(by_all)} as many tokens per second as {sides[other].side.label}{more}, and "
             f"{ratio(by_price)} as many {UNITS['usd']}"
         )
     begin = f"{_begin(found)}{sides[first].side.label} serves {'; '.join(said)}"
-    text = f"{'; '.join([begin, *_turns(found, *pairs[0])])}."
+    text = f"{'; '.join([begin, *_turns(found, first, others[0])])}."
     if limits.rate_per_s:
         return f"{_size(found).strip()} {text}"
     return text

@@ -113,6 +113,11 @@ class OptionComparison(Shown):
         costs = {name: 1 / np.maximum(each, NEVER) for name, each in zip(("a", "b"), values, strict=True)}
         return pair("a", "b", costs)._replace(faster=names[0], slower=names[1])
 
+    @property
+    def ranked(self) -> list[int]:
+        """The sides, of which the first serves most for the budget that they share."""
+        return sorted(range(len(self.sides)), key=lambda at: -float(np.median(self.sides[at].per(self.equal))))
+
     def crossing(self, one: int, other: int, equal: str) -> Crossing | None:
         """Where the order of two sides turns, in ns a token."""
         a, b = self.sides[one], self.sides[other]
@@ -166,9 +171,9 @@ class OptionComparison(Shown):
                 for each in self.sides
             ],
             "ratios": {
-                equal: {"p50": found.ratio.p50, "p05": found.ratio.p05, "p95": found.ratio.p95,
-                        "probability": found.probability}
-                for equal in EQUALS if (found := self.pair(0, 1, equal))
+                equal: {"side": found.faster, "over": found.slower, "p50": found.ratio.p50, "p05": found.ratio.p05,
+                        "p95": found.ratio.p95, "probability": found.probability}
+                for equal in EQUALS if (found := self.pair(*self.ranked[:2], equal))
             } if len(self.sides) > 1 else {},
             "notes": list(self.notes),
         }  # fmt: skip

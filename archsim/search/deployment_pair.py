@@ -153,7 +153,8 @@ def _change(first: ServedOption, second: ServedOption, column: str) -> str:
     both = f"{significant(medians[0], 2)} {unit} with both" if a == b else f"{a} instead of {b} {unit}"
     percents = [100 * (each - 1) for each in (change.p05, change.p95)]
     digits = int(max(map(abs, percents)) < 0.5)
-    ends = [f"{each:+.{digits}f}\u00a0%".replace("-", "−") for each in percents]
+    rounded = [round(each, digits) for each in percents]
+    ends = [f"{each:+.{digits}f}\u00a0%".replace("-", "−") if each else "0\u00a0%" for each in rounded]
     if change.p95 > _MANY:
         ends = [f"{significant(each, 2)}\u00a0×" for each in (change.p05, change.p95)]
     return f"{what} is {both} ({ends[0]} to {ends[1]})"

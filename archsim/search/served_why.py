@@ -18,7 +18,7 @@ from archsim.serving.answers.sure import factors_of_laws
 from archsim.serving.measures import Measures
 from archsim.serving.outcome import Outcome
 from archsim.serving.serving import serve
-from archsim.show.units import less_or_more, listing, percent
+from archsim.show.units import less_or_more, listing, percent, signed_percent
 from archsim.specs import serving_files, uncertainty
 from archsim.uncertainty.estimate import Interval, interval
 from archsim.uncertainty.worlds import draws_of, value_of
@@ -75,9 +75,16 @@ class ServedWhy(tables.Shown):
             f"{of_tpot if other.tpot < best.tpot - NOTHING else ''}."
         )
 
+    @property
+    def changes(self) -> list[tuple[str, str, str, str]]:
+        """What is changed, and the changes of mean TTFT, mean TPOT and goodput in words."""
+        return [
+            (each.what, *(signed_percent(change, NOTHING) for change in (each.ttft, each.tpot, each.goodput)))
+            for each in self.levers
+        ]
+
     def __repr__(self) -> str:
-        lines = [f"  {each.what}: TTFT {each.ttft:+.1%}, TPOT {each.tpot:+.1%}, goodput {each.goodput:+.1%}"
-                 for each in self.levers]  # fmt: skip
+        lines = [f"  {what}: TTFT {ttft}, TPOT {tpot}, goodput {rate}" for what, ttft, tpot, rate in self.changes]
         return "\n".join([self.sentence, *self.outcome.why_slow, *lines])
 
     def to_pandas(self) -> Any:

@@ -213,6 +213,27 @@ def first(requests: Requests, count: int) -> Requests:
     return some(requests, np.arange(len(requests.input)) < count)
 
 
+def repeated(requests: Requests, count: int) -> Requests:
+    """At least ``count`` requests: those of a shorter trace again and again, without a prefix in common."""
+    number, ids = len(requests.input), requests.hash_ids
+    times = np.arange(-(-count // number))
+    if len(times) <= 1:
+        return requests
+
+    def shifted(each: np.ndarray, by: float) -> np.ndarray:
+        return (each + by * times[:, None].astype(each.dtype)).ravel()
+
+    after = requests.follower
+    return requests._replace(
+        arrival_ns=shifted(requests.arrival_ns, number / requests.offered_per_s * NS_PER_S),
+        hash_ids=shifted(ids, 1 + ids.max(initial=-1)),
+        hash_from=np.append(0, np.cumsum(np.tile(np.diff(requests.hash_from), len(times)))),
+        follower=np.where(np.tile(after, len(times)) < 0, -1, shifted(after, number)),
+        **{name: np.tile(getattr(requests, name), len(times))
+           for name in ("input", "output", "lines", "think_ns", "order", "kinds")},
+    )  # fmt: skip
+
+
 def some(requests: Requests, kept: np.ndarray) -> Requests:
     """The requests that are ``kept`` (bool[request])."""
     counts = np.diff(requests.hash_from)

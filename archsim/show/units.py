@@ -181,9 +181,9 @@ def less_or_more(change: float, nothing: float = 0.001) -> str:
     return f"{significant(100 * abs(change), 2)}{NO_BREAK}% {'less' if change < 0 else 'more'}"
 
 
-def signed_percent(change: float) -> str:
-    """``+3.1 %``, ``−0.4 %``, ``0 %``: a relative change, two significant digits."""
-    if change == 0:
+def signed_percent(change: float, nothing: float = 0.0) -> str:
+    """``+3.1 %``, ``−0.4 %``, ``0 %``: a relative change, two significant digits; up to ``nothing`` there is none."""
+    if abs(change) <= nothing:
         return f"0{NO_BREAK}%"
     sign = "+" if change > 0 else "−"
     return f"{sign}{significant(abs(100 * change), 2)}{NO_BREAK}%"

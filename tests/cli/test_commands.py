@@ -23,6 +23,7 @@ from archsim.api import exploration_of, overridden
 from archsim.base import verbs
 from archsim.base.answer import Answer, Grid
 from archsim.base.code_digest import SHIPPED_FOR, code_is_for
+from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
 from archsim.cli import compile, printing
 from archsim.cli import compile as compiling
@@ -283,6 +284,21 @@ def test_what_the_machine_refuses_is_said_in_a_sentence(monkeypatch, capsys, tmp
     monkeypatch.chdir(tmp_path)
     assert main(["new", "system", "mine", "--out", "mine.yaml"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_message_has_a_space_before_percent(monkeypatch, capsys):
+    def fail(args):
+        raise ArchsimError("x: 5% of 'all', --set y=7%")
+
+    monkeypatch.setattr(archsim.cli.new, "run_new", fail)
+    assert main(["new", "system", "mine"]) == 2
+    assert "x: 5\u00a0% of 'all', --set y=7%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["compare --without prediction --in e.yaml", "compare a b", "serve a"])
+def test_a_comparison_takes_no_samples(words):
+    words = [*words.split(), "--samples", "0"]
+    assert parser_of(words).parse_args(words).samples == 0
 
 
 def test_an_error_without_a_number_is_a_defect(monkeypatch):

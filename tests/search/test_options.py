@@ -171,6 +171,16 @@ def test_as_many_replicas_as_machines_serve_as_much(files):
     assert "a tie" in found.sentence
 
 
+def test_the_first_sentence_begins_with_the_side_that_serves_most(files):
+    """In whichever order they are given; JSON has the ratio that the sentence has, and says of what over what."""
+    found = [compare(*each, samples=0) for each in (("die4.yaml", "twice.yaml"), ("twice.yaml", "die4.yaml"))]
+    for each in found:
+        ratio = each.as_json()["ratios"]["machines"]
+        assert (ratio["side"], ratio["over"]) == ("twice", "die4") and ratio["p50"] > 1
+        assert f"twice serves {ratio['p50']:.2f} × as many tokens per second as die4" in each.sentence
+    assert found[0].sentence == found[1].sentence
+
+
 def test_who_is_ahead_throughout_is_of_the_budget_that_is_asked(files):
     """Three machines serve more than two, by as much as they cost more; per device, none is ahead."""
     said = {
@@ -433,6 +443,7 @@ def test_two_deployments_have_no_digits_beyond_their_range_and_no_number_instead
         ),
         ([[0, 0, 0, 4], [0, 0, 4, 4]], [[29] * 4] * 2, ["none with a in 75", "TPOT stays at 29 ms"]),
         ([[0, 4, 4, 4], [4, 4, 4, 4]], [[29] * 4] * 2, ["1.00 ×, at least 1"]),
+        ([[4] * 4] * 2, [[29] * 4, [28.95, 29, 29.5, 29.6]], ["(0\u00a0% to +2\u00a0%)"]),
     ],
 )
 def test_a_deployment_without_goodput_has_no_ratio_and_times_that_spread_do_not_stay(goodputs, tpots, parts):

@@ -10,7 +10,7 @@ import pytest
 from support.serving import opened, pool
 
 from archsim.base.errors import SpecError, TraceError
-from archsim.serving.requests import FORMATS, Requests, first, format_of, read_requests, scale_rate
+from archsim.serving.requests import FORMATS, Requests, first, format_of, read_requests, repeated, scale_rate
 from archsim.serving.schedulers import sessions_of
 from archsim.serving.simulate import Scheduler, simulate
 from archsim.specs.serving_files import load_serving
@@ -53,6 +53,17 @@ def test_formats_agree(tmp_path, name):
     assert found.arrival_ns == pytest.approx([0.0, 2e9], abs=300)
     assert found.input.tolist() == [600, 1024] and found.output.tolist() == [3, 5]
     assert found.offered_per_s == pytest.approx(0.5)
+
+
+def test_a_repeated_trace_has_its_rate_and_no_prefix_twice(tmp_path):
+    """Three passes of two requests that share a block of their own pass alone; later turns follow within a pass."""
+    once = read_requests(written(tmp_path, *SAMPLES["mooncake"]))
+    every = repeated(once, 5)
+    assert every.arrival_ns == pytest.approx(np.array([0, 2, 4, 6, 8, 10]) * 1e9) and len(every.lines) == 6
+    blocks = [set(every.hash_ids[a:b]) for a, b in zip(every.hash_from, every.hash_from[1:], strict=False)]
+    assert len(blocks) == 6 and [len(a & b) for a, b in zip(blocks, blocks[1:], strict=False)] == [1, 0, 1, 0, 1]
+    turns = every._replace(follower=np.array([1, -1, 3, -1, -1, -1]))
+    assert repeated(turns, 7).follower.tolist()[6:10] == [7, -1, 9, -1] and repeated(once, 2) is once
 
 
 def test_hash_ids_are_numbered_anew(tmp_path):

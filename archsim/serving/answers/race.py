@@ -28,7 +28,7 @@ from archsim.serving.file_engines import host_for
 from archsim.serving.measures import times_ns
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
-from archsim.serving.requests import Requests, first, scale_rate
+from archsim.serving.requests import Requests, first, repeated, scale_rate
 from archsim.serving.serving import at_its_clock, serve_at_clock, simulate_requests
 from archsim.serving.simulate import Served
 
@@ -200,7 +200,8 @@ class PartOfRace(PartOfSearch):
         """As many requests at a rate as are needed to see a queue grow."""
         every = engines.requests(self.serving)
         count = RESIDENCES * rate * self.tried.residence_ns / units.NS_PER_S
-        some = first(every, int(min(max(count, FEWEST), question.MOST_REQUESTS)))
+        number = int(min(max(count, FEWEST), question.MOST_REQUESTS))
+        some = first(repeated(every, number), number)
         return scale_rate(some, rate / some.offered_per_s)
 
     def rate(

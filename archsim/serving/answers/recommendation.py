@@ -269,7 +269,8 @@ def _beside(best: Recommended, other: Recommended, asked: question.Asked) -> str
     what = f"{question.NAMES[other.kind.engine]} on {gpus} ({other.sizes}, {other.kind.precision})"
     here, there = best.rate_per_s / best.devices, other.rate_per_s / other.devices
     change = there / here - 1
-    serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests per GPU in the simulation"
+    many = f"{abs(change):.0%} {'fewer' if change < 0 else 'more'}" if abs(change) >= 0.005 else "as many"
+    serves = f"serves {many} requests per GPU in the simulation"
     if asked.objective == question.PRICE and best.kind.offer.rent is not None:
         serves += f" at {other.usd_per_million:.2f} USD per million tokens"
     return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
