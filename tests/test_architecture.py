@@ -235,8 +235,9 @@ def test_tests_take_inner_names_of_their_own_room(trees):
     found = {}
     for file in (ROOT / "tests").rglob("*.py"):
         mine, text = file.relative_to(ROOT / "tests").parts[0], text_of(file)
-        taken = names_taken(ast.parse(text), text) if re.search("(?m)^ *from (archsim|calibration|microarch)", text) else ()
-        for module, name in sorted(taken):
+        if not re.search("(?m)^ *from (archsim|calibration|microarch)", text):
+            continue
+        for module, name in sorted(names_taken(ast.parse(text), text)):
             home = room_of(ROOT.joinpath(*module.split(".")).with_suffix(".py"))
             if home not in (mine, "api", "archsim", "balancers", "extend") and is_inner(module, name):
                 found.setdefault(str(file.relative_to(ROOT / "tests")), []).append(f"{module}.{name}")
