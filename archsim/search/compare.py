@@ -158,6 +158,7 @@ class OptionComparison(Shown):
 
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
+        first, second = (*self.ranked, 0)[:2]
         return {
             "answer": self.sentence, "why": list(self.reasons), "samples": self.samples,
             "sides": [
@@ -173,7 +174,7 @@ class OptionComparison(Shown):
             "ratios": {
                 equal: {"side": found.faster, "over": found.slower, "p50": found.ratio.p50, "p05": found.ratio.p05,
                         "p95": found.ratio.p95, "probability": found.probability}
-                for equal in EQUALS if (found := self.pair(*self.ranked[:2], equal))
+                for equal in EQUALS if (found := self.pair(first, second, equal))
             } if len(self.sides) > 1 else {},
             "notes": list(self.notes),
         }  # fmt: skip

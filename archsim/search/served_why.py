@@ -78,10 +78,11 @@ class ServedWhy(tables.Shown):
     @property
     def changes(self) -> list[tuple[str, str, str, str]]:
         """What is changed, and the changes of mean TTFT, mean TPOT and goodput in words."""
-        return [
-            (each.what, *(signed_percent(change, NOTHING) for change in (each.ttft, each.tpot, each.goodput)))
-            for each in self.levers
-        ]
+
+        def said(change: float) -> str:
+            return signed_percent(change, NOTHING)
+
+        return [(each.what, said(each.ttft), said(each.tpot), said(each.goodput)) for each in self.levers]
 
     def __repr__(self) -> str:
         lines = [f"  {what}: TTFT {ttft}, TPOT {tpot}, goodput {rate}" for what, ttft, tpot, rate in self.changes]

@@ -224,14 +224,17 @@ def repeated(requests: Requests, count: int) -> Requests:
         return (each + by * times[:, None].astype(each.dtype)).ravel()
 
     after = requests.follower
-    return requests._replace(
+    again = requests._replace(
         arrival_ns=shifted(requests.arrival_ns, number / requests.offered_per_s * NS_PER_S),
         hash_ids=shifted(ids, 1 + ids.max(initial=-1)),
         hash_from=np.append(0, np.cumsum(np.tile(np.diff(requests.hash_from), len(times)))),
         follower=np.where(np.tile(after, len(times)) < 0, -1, shifted(after, number)),
-        **{name: np.tile(getattr(requests, name), len(times))
-           for name in ("input", "output", "lines", "think_ns", "order", "kinds")},
-    )  # fmt: skip
+    )
+    same: dict[str, Any] = {
+        name: np.tile(getattr(requests, name), len(times))
+        for name in ("input", "output", "lines", "think_ns", "order", "kinds")
+    }
+    return again._replace(**same)
 
 
 def some(requests: Requests, kept: np.ndarray) -> Requests:
