@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from support.examples import AT_A_COMMIT, SELECTED
+from support.examples import AT_A_COMMIT
 from support.processes import children, kill
 from support.shared import shared_path
 
@@ -42,11 +42,6 @@ LONG = (
     "questions/test_study_laws.py", "questions/test_axes_answer.py", "cli/test_forms.py", "runs/test_cluster.py",
     "serving/test_schedulers.py", "serving/test_never_slower.py", "runs/test_run_time_laws.py",
 )  # fmt: skip
-
-
-def pytest_configure(config):
-    """Half of all cases are nightly; to collect them in every process takes as long as a room."""
-    SELECTED["nightly"] = config.option.markexpr != "not nightly"
 
 
 @pytest.hookimpl(trylast=True)

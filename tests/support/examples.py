@@ -4,7 +4,6 @@ import pytest
 from hypothesis import settings
 
 AT_A_COMMIT = 12
-SELECTED = {"nightly": True}  # cases that conftest.py leaves out are not collected
 
 
 def examples(nightly: int, at_a_commit: int = AT_A_COMMIT) -> int:
@@ -16,8 +15,7 @@ def sampled(cases, kept):
     """Cases as parameters of a test: those of which ``kept`` holds at each commit, the others in the nightly profile.
     Values of several arguments are a tuple.
     """
-    found = [
+    return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=[] if kept(case) else [pytest.mark.nightly])
         for case in cases
     ]
-    return found if SELECTED["nightly"] else [case for case in found if not case.marks] or found
