@@ -58,6 +58,6 @@ def _of_deployment(args: argparse.Namespace) -> Answer:
     found = ar.why(args.file, args.overrides, step=args.step, layer=args.layer, report=heartbeat.begins, **chosen)
     assert isinstance(found, ServedWhy)
     table = Grid(("with",), found.changes, ("mean TTFT", "mean TPOT", "goodput"))
-    slow = [f"- {said}" for said in found.outcome.why_slow]
-    notes = [each for each in found.outcome.notes if each not in found.outcome.why_slow]
-    return Answer((found.sentence, table, *slow), notes, found.as_json())
+    slow = found.outcome.why_slow
+    notes = [each for each in found.outcome.notes if each not in slow]
+    return Answer((found.sentence, table, *(f"- {said}" for said in slow)), notes, found.as_json())

@@ -360,4 +360,4 @@ def _changes(before: _Served, after: _Served) -> tuple[float, float, float]:
 
 
 def _between(ends: tuple[float, float]) -> str:
-    return between(ends, lambda end: signed_percent(end if abs(end) >= 0.001 else 0))
+    return between(ends, lambda end: signed_percent(end, NOTHING))

@@ -113,7 +113,7 @@ class OptionComparison(Shown):
         costs = {name: 1 / np.maximum(each, NEVER) for name, each in zip(("a", "b"), values, strict=True)}
         return pair("a", "b", costs)._replace(faster=names[0], slower=names[1])
 
-    @property
+    @cached_property
     def ranked(self) -> list[int]:
         """The sides, of which the first serves most for the budget that they share."""
         return sorted(range(len(self.sides)), key=lambda at: -float(np.median(self.sides[at].per(self.equal))))
@@ -158,7 +158,6 @@ class OptionComparison(Shown):
 
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        first, second = (*self.ranked, 0)[:2]
         return {
             "answer": self.sentence, "why": list(self.reasons), "samples": self.samples,
             "sides": [
@@ -174,7 +173,7 @@ class OptionComparison(Shown):
             "ratios": {
                 equal: {"side": found.faster, "over": found.slower, "p50": found.ratio.p50, "p05": found.ratio.p05,
                         "p95": found.ratio.p95, "probability": found.probability}
-                for equal in EQUALS if (found := self.pair(first, second, equal))
+                for equal in EQUALS if (found := self.pair(self.ranked[0], self.ranked[1], equal))
             } if len(self.sides) > 1 else {},
             "notes": list(self.notes),
         }  # fmt: skip
