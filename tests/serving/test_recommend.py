@@ -50,6 +50,7 @@ from archsim.serving.answers.recommend import (
     _serve_best,
     _too_few,
     recommend,
+    requests_shown,
 )
 from archsim.serving.answers.recommendation import _describe_precision, answer
 from archsim.serving.answers.results import ConfigurationResult
@@ -61,6 +62,7 @@ from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Spread, usd_per_million
 from archsim.serving.power import activity, energy
 from archsim.serving.records import ITERATION, TOTALS
+from archsim.serving.requests import without_hashes
 from archsim.serving.serving import check_serving
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model, load_system
@@ -72,6 +74,17 @@ def curve_of(*tpots_ms):
     """Rates 1, 2, 3, …; at each, these times per output token of as many requests alike, in ms."""
     times = np.array(tpots_ms, float) * 1e6
     return Curve(np.arange(1.0, len(times) + 1), np.stack([np.zeros_like(times), times, np.zeros_like(times)], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("given", "users", "shown"),
+    [(4, 0, 2000), (3000, 0, 2000), (3000, 1500, 4500), (3000, 5000, 6000), (6000, 5000, 6000), (9000, 2500, 7500)],
+)
+def test_the_run_that_is_shown_repeats_short_traces_alone(given, users, shown):
+    """Three times the users, and at least 2,000. Nothing is repeated beyond 6,000; a longer trace may be served whole."""
+    every = without_hashes(np.arange(given) * 1e9, np.full(given, 8), np.full(given, 2))
+    some = requests_shown(every, users)
+    assert len(some.input) == shown and some.offered_per_s == pytest.approx(1.0)
 
 
 LIMITS = np.array([np.inf, 50e6, np.inf])

@@ -46,7 +46,7 @@ from archsim.serving.answers.recommendation import Recommendation, Recommended, 
 from archsim.serving.deployment import GATHERED_RANKS
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
-from archsim.serving.requests import first, rejected_notes, repeated, scale_rate
+from archsim.serving.requests import Requests, first, rejected_notes, repeated, scale_rate
 from archsim.serving.serving import serve_requests
 from archsim.show.units import listing, rounded_up
 
@@ -406,11 +406,22 @@ def _serve_best(
     choice = best.choice if number == 1 else best.choice._replace(instances=1)
     deployment, serving = race.deployment(tried, choice, engines), serving_of(best.kind.serving, choice)
     rate = shown_rate(race.asked, best) / number
-    enough = enough_requests(rate * tried.residence_ns / NS_PER_S)
-    some = first(repeated(race.requests, enough), enough)
+    some = requests_shown(race.requests, rate * tried.residence_ns / NS_PER_S)
     outcome = serve_requests(serving, deployment, scale_rate(some, rate / some.offered_per_s))
     of_all = {name: getattr(outcome.measures, name) * number for name in RATES}
-    return outcome.measures._replace(**of_all), outcome.deployment.notes
+    notes, given = outcome.deployment.notes, len(race.requests.input)
+    if len(some.input) > given:
+        again = f"The trace has {given:,} requests, which are repeated, as a queue of so few would not be seen to grow."
+        notes = (again, *notes)
+    return outcome.measures._replace(**of_all), notes
+
+
+def requests_shown(every: Requests, users: float) -> Requests:
+    """Of the run that is shown, in which so many users are served at a time: those of a short trace again and again, up
+    to MOST_REQUESTS.
+    """
+    number = enough_requests(users)
+    return first(repeated(every, min(number, question.MOST_REQUESTS)), number)
 
 
 def _ask_alone(race: Race, done: Sequence[Tried], rounds: Rounds) -> list[tuple[PartOfRace, Row]]:
@@ -476,8 +487,6 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
             f"{race.requests.output.mean():,.0f} output tokens. --input and --output change that, and --requests "
             "takes your trace."
         )
-    elif (number := len(race.requests.input)) < enough_requests(0):
-        yield f"The trace has {number:,} requests, which are repeated, as a queue of so few would not be seen to grow."
     if kind.precision != question.BF16:
         yield (
             f"Precision {kind.precision} needs a checkpoint in it, whose quality is not simulated. Give --precision to "
