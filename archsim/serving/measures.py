@@ -19,6 +19,7 @@ from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.serving.records import GAP_FIRST_NS, GAP_STEP
+from archsim.serving.requests import first_turns
 from archsim.serving.simulate import Served
 
 PERCENTILES = (50, 90, 95, 99)
@@ -226,7 +227,7 @@ def rates(served: Served, steady: bool) -> RequestRates:
 
 def _heads(requests: np.ndarray) -> np.ndarray:
     """float64[session] ns at which first turns come, or requests without sessions, in order."""
-    return np.sort(np.delete(requests["arrival_ns"], requests["follower"][requests["follower"] >= 0]))
+    return np.sort(requests["arrival_ns"][first_turns(len(requests), requests["follower"])])
 
 
 def _follows(requests: np.ndarray) -> np.ndarray:

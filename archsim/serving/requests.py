@@ -61,13 +61,16 @@ class Requests(NamedTuple):
     @property
     def offered_per_s(self) -> float:
         """Requests a second over the span of arrivals, all turns counted; 0 for a closed loop or a single time."""
-        first = self.arrival_ns
-        if len(self.follower):
-            first = np.delete(first, self.follower[self.follower >= 0])
+        first = self.arrival_ns[first_turns(len(self.input), self.follower)]
         span = first.max() - first.min()
         if self.concurrency or span <= 0:
             return 0.0
         return (len(first) - 1) / span * NS_PER_S * len(self.input) / len(first)
+
+
+def first_turns(count: int, follower: np.ndarray) -> np.ndarray:
+    """int64[session] which of ``count`` requests follow no other; ``follower`` as of `Requests`."""
+    return np.delete(np.arange(count), follower[follower >= 0])
 
 
 def without_hashes(arrival_ns: np.ndarray, input: np.ndarray, output: np.ndarray, concurrency: int = 0) -> Requests:

@@ -46,7 +46,7 @@ from archsim.serving.records import (
     ServingState,
     zeros,
 )
-from archsim.serving.requests import Requests, rejected_notes, some, without_too_long
+from archsim.serving.requests import Requests, first_turns, rejected_notes, some, without_too_long
 from archsim.serving.speculation import NO_DRAFTS, Speculation, draws
 from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
@@ -315,7 +315,7 @@ def _apart(requests: Requests, served: Callable[[Requests], Served]) -> Requests
     second one, all begin at once.
     """
     clients, n = requests.concurrency, len(requests.input)
-    heads = np.setdiff1d(np.arange(n), requests.follower)
+    heads = first_turns(n, requests.follower)
     if not 1 < clients < len(heads):
         return requests._replace(apart=False)
     few = some(requests, np.isin(np.arange(n), np.arange(clients) * n // clients))
@@ -445,10 +445,9 @@ def _state(
     records["behind"] = limits.first_after - 1
     for name in ("scheduled_ns", "first_ns", "last_ns"):
         records[name] = -1.0
-    heads = np.arange(len(records))
+    heads = first_turns(len(records), requests.follower)
     if len(requests.follower):
         records["follower"], records["think_ns"] = requests.follower, requests.think_ns
-        heads = np.flatnonzero(~np.isin(heads, requests.follower))
         heads = heads[np.argsort(requests.arrival_ns[heads], kind="stable")]
     if len(requests.kinds):
         records["kind"] = requests.kinds

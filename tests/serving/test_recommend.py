@@ -81,7 +81,7 @@ def curve_of(*tpots_ms):
     [(4, 0, 2000), (3000, 0, 2000), (3000, 1500, 4500), (3000, 5000, 6000), (6000, 5000, 6000), (9000, 2500, 7500)],
 )
 def test_the_run_that_is_shown_repeats_short_traces_alone(given, users, shown):
-    """Three times the users, and at least 2,000. Nothing is repeated beyond 6,000; a longer trace may be served whole."""
+    """Three times the users, and at least 2,000. Nothing is repeated beyond 6,000; a longer trace is not cut there."""
     every = without_hashes(np.arange(given) * 1e9, np.full(given, 8), np.full(given, 2))
     some = requests_shown(every, users)
     assert len(some.input) == shown and some.offered_per_s == pytest.approx(1.0)
