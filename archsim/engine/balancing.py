@@ -131,13 +131,13 @@ class Balancing:
             return
         self._previous_ns = step_ns
         spare_bytes = self._leave(self._counted, step_ns)
-        if (pending := self.pending) is not None and step_ns > 0:
+        if (pending := self.pending) is not None and pending.left > 0 and step_ns > 0:
             waited_ns = min(pending.decision_ns, step_ns)
             pending.decision_ns -= waited_ns
             begin = 1 - pending.left
-            pending.left -= weight_moves.advance(pending.transfer, spare_bytes * (1 - waited_ns / step_ns))
-            end = min(1 - pending.left, 1.0)
-            n_bytes = self._mover.book(pending.transfer, begin=begin, end=end, idle_ns=self._idle_ns)
+            moved = weight_moves.advance(pending.transfer, spare_bytes * (1 - waited_ns / step_ns))
+            pending.left = max(pending.left - moved, 0.0)
+            n_bytes = self._mover.book(pending.transfer, begin=begin, end=1 - pending.left, idle_ns=self._idle_ns)
             self.totals.migrated_bytes += n_bytes
             self.totals.under_way_bytes -= n_bytes
             self._leave(self._counted, step_ns)

@@ -105,6 +105,19 @@ def test_moves_advance_by_what_the_scarcest_resource_spares():
     assert advance(transfer, half) == 0.25
 
 
+def test_a_migration_that_has_arrived_moves_no_more():
+    """A serving iteration ends twice: with its step, and with the rest of it. Bytes neither vanish nor come back."""
+    run = run_of("eplb", migration="overlapped")
+    next(result for result in run.steps() if run.engine.balancing.pending is not None)
+    balancing = run.engine.balancing
+    balancing.pending.left = 0.3
+    counts = []
+    for step_ns in (1e12, 2e12, 3e12):
+        balancing.end_step(step_ns)
+        counts.append((balancing.totals.migrated_bytes, balancing.totals.under_way_bytes, balancing.pending.left))
+    assert counts[0][0] > 0 and counts[0][2] == 0 and counts[1:] == [counts[0]] * 2
+
+
 def test_replicas_hide_behind_the_step_before():
     times = {how: run_of("lina", migration=how).run().balancing for how in ("free", "overlapped", "blocking")}
     assert times["free"].replication_exposed_ns == 0 < times["blocking"].replication_exposed_ns
