@@ -88,9 +88,10 @@ def _reference(
     laws = _laws_in_use(gpu, gemm)
     rates = {dtype: law.flop_per_s for dtype, law in laws.items()}
     bandwidth = hbm_read_bytes_per_s(measurements.table("memory", gpu)) or max(
-        (law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH
+        (law.bytes_per_s for law in laws.values()), default=None
     )
-    return datasheets.reference_of(gpu, rates, bandwidth, named)
+    datasheets.refuse_implausible(named or datasheets.Nominal(), rates, bandwidth)
+    return datasheets.reference_of(gpu, rates, bandwidth or UNKNOWN_BANDWIDTH, named)
 
 
 def _laws_in_use(gpu: str, gemm: tuple[tables.GemmTable, ...]) -> dict[str, tables.GemmLaw]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from archsim.base.errors import did_you_mean
+from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from archsim.base.units import DTYPES as KNOWN_DTYPES
 from archsim.laws.tables import HBM, ReferenceRates, ScaledSections
@@ -104,6 +104,27 @@ def _positive(rate: float, text: str) -> float:
     if rate <= 0:
         raise ValueError(f"{text!r}: must be positive")
     return rate
+
+
+# What was measured of a named rate. Products of the shipped calibrations reach 37 % (NVFP4 on B300) to 98 % (FP8 on
+# GB300) of the peak, and their fits 49 to 117 % of the HBM's bandwidth.
+LEAST_REACHED, MOST_REACHED = 0.3, 1.25
+
+
+def refuse_implausible(named: Nominal, flop_per_s: dict[str, float], bytes_per_s: float | None) -> None:
+    """Raise SpecError where measurements reach less than `LEAST_REACHED` or more than `MOST_REACHED` of a named rate,
+    which then has a wrong unit or is of another GPU. ``flop_per_s``: fitted, by dtype; ``bytes_per_s``: of HBM.
+    """
+    asked = [
+        (f"--peak {dtype}=", peak, flop_per_s.get(dtype), COMPUTE) for dtype, peak in named.peak_flop_per_s.items()
+    ]
+    for option, rate, reached, kind in [*asked, ("--hbm ", named.hbm_bytes_per_s, bytes_per_s, BANDWIDTH)]:
+        if rate and reached and not LEAST_REACHED <= reached / rate <= MOST_REACHED:
+            raise SpecError(
+                f"{option}{format_quantity(rate, kind)}: these measurements reach "
+                f"{format_quantity(_short(reached), kind)}, {reached / rate:.3g} times as much; "
+                f"expected {LEAST_REACHED:.0%} to {MOST_REACHED:.0%} of the datasheet's. Mind the unit (TB/s, GB/s)"
+            )
 
 
 def reference_of(

@@ -444,6 +444,20 @@ def test_rates_that_are_none_are_refused(capsys, more, problem):
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("more", "said"), [
+    (("--hbm", "2.4GB/s"), "--hbm 2.4 GB/s: these measurements reach "),
+    (("--hbm", "24TB/s"), "--hbm 24 TB/s: these measurements reach 1.8 TB/s"),
+    (("--peak", "bf16=6PFLOP/s"), "--peak bf16=6 PFLOP/s: these measurements reach "),
+])  # fmt: skip
+def test_a_rate_that_measurements_contradict_is_refused(tmp_path, capsys, more, said):
+    rows = [each.replace("NVIDIA H100", "Own X900") for each in products()]
+    (tmp_path / "gemm.csv").write_text("\n".join([GEMM, *rows]) + "\n")
+    reads = [f"1,Own X900,torch,2.9,hbm,read,bytes_per_s,{2**30},1.8e12"] * 2
+    (tmp_path / "memory.csv").write_text("\n".join([MEMORY, *reads]) + "\n")
+    assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "own.yaml"), *more]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "own.yaml").exists()
+
+
 def test_nominal_rates_are_of_one_gpu(tmp_path, capsys):
     rows = [
         row for gpu in ("Own X900", "Own X800") for row in (each.replace("NVIDIA H100", gpu) for each in products())
