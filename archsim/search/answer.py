@@ -174,7 +174,7 @@ def _size(found: OptionComparison) -> str:
     if not rate:
         return ""
     sizes = []
-    for each in found.sides:
+    for each in (found.sides[at] for at in found.ranked):
         if each.rates[0] <= NEVER:
             continue
         count = machines_for(each, rate, found.requests.output, found.samples)
