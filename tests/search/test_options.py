@@ -248,6 +248,13 @@ def test_a_key_from_which_nothing_is_gained_names_the_cheapest(files):
     assert "1 TB/s is the cheapest" in found.sentence
 
 
+def test_values_of_a_key_are_divided_by_the_budget_that_is_asked(files):
+    found = compare("die4.yaml", vary={"llc.capacity": ["64 MiB", "2 GiB"]}, samples=0, equal="mm2")
+    gain = found.pair(0, 1, "mm2").ratio.p50
+    assert f"serves {gain:.2f} × as many tokens per second per mm² of silicon with" in found.sentence
+    assert gain > found.pair(0, 1, "machines").ratio.p50  # as a larger cache takes silicon
+
+
 def test_a_gain_that_is_not_decided_is_no_effect_of_nothing(files):
     """HBM of 8 in place of 4.8 TB/s served 1.7 times as much in 84 % of samples, and "has no effect" was the answer."""
     found = compare("die4.yaml", vary={"hbm.bandwidth": ["1 TB/s", "2 TB/s"]}, samples=16)
@@ -416,6 +423,17 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     assert short("scheduler.max_num_seqs 2048, x.max_num_batched_tokens 512") == (
         "2,048 requests per rank and 512 tokens per step"
     )
+
+
+@pytest.mark.parametrize("equal, unit", [("w", "per watt"), ("mm2", "per mm² of silicon"), ("devices", "per device")])
+def test_deployments_are_divided_by_any_budget(equal, unit):
+    """Half of the machine serves the same requests: per mm² and device it serves twice as much."""
+    given = SERVED | {"scheduler": SHORT}
+    found = ar.compare(given, vary={"tp": [8, 4]}, equal=equal, samples=16)
+    one, two = (found.amounts[name] for name in found.names)
+    assert one == 2 * two if equal != "w" else one > two > 0
+    rate = np.median(found.sure.options[0].samples[found.sure.judged] / found.amounts[found.sure.options[0].name])
+    assert f" {unit} is " in found.sentence and rate > 0
 
 
 def of_samples(name, goodput, ttft, tpot):
