@@ -55,29 +55,30 @@ def _over_key(found: OptionComparison) -> str:
     varied, skip = found.varied, 1 if found.samples else 0
     assert varied is not None
     count = len(varied.values)
+    tokens = " ".join(filter(None, ["as many tokens per second", UNITS[found.equal]]))
     said = []
     for begin in range(0, len(found.sides), count):
         sides = found.sides[begin : begin + count]
-        rates, prices = [each.rates[skip:] for each in sides], [float(each.usd[0]) for each in sides]
+        rates, prices = [each.per(found.equal)[skip:] for each in sides], [float(each.usd[0]) for each in sides]
         best, equal, cheapest, worst, end = best_value(rates, prices, varied.numbers)
         name = sides[0].side.label.partition(" with ")[0]
-        gained = ratio(found.pair(begin + cheapest, begin + worst, "machines"))
+        gained = ratio(found.pair(begin + cheapest, begin + worst, found.equal))
         flat = (
             f" {listing(str(varied.values[at]) for at in equal)} serve as much within the noise, of which "
             f"{varied.values[cheapest]} is the cheapest."
             if len({prices[at] for at in equal}) > 1 else ""
         )  # fmt: skip
         if len(equal) == count:
-            over = found.pair(begin + best, begin + worst, "machines")
+            over = found.pair(begin + best, begin + worst, found.equal)
             said.append(
                 f"{varied.key} has no effect on {name} from {varied.values[0]} to {varied.values[-1]}.{flat}"
                 if over.ratio.p50 <= 1 + PLATEAU
-                else f"{name} serves {ratio(over)} as many tokens per second with {varied.key} "
+                else f"{name} serves {ratio(over)} {tokens} with {varied.key} "
                 f"{varied.values[best]} as with {varied.values[worst]}, which is not decided."
             )
             continue
         said.append(
-            f"{name} serves {gained} as many tokens per second with {varied.key} {varied.values[cheapest]} as with "
+            f"{name} serves {gained} {tokens} with {varied.key} {varied.values[cheapest]} as with "
             f"{varied.values[worst]}.{flat}"
             + (f" That is the {end} value that was tried, and beyond it more may be gained." if end else "")
         )
@@ -174,7 +175,7 @@ def _size(found: OptionComparison) -> str:
     if not rate:
         return ""
     sizes = []
-    for each in found.sides:
+    for each in (found.sides[at] for at in found.ranked):
         if each.rates[0] <= NEVER:
             continue
         count = machines_for(each, rate, found.requests.output, found.samples)

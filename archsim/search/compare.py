@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,7 +117,11 @@ class OptionComparison(Shown):
     @cached_property
     def ranked(self) -> list[int]:
         """The sides, of which the first serves most for the budget that they share."""
-        return sorted(range(len(self.sides)), key=lambda at: -float(np.median(self.sides[at].per(self.equal))))
+
+        def key(at: int) -> tuple[float, str]:
+            return -float(np.median(self.sides[at].per(self.equal))), self.sides[at].side.label
+
+        return sorted(range(len(self.sides)), key=key)
 
     def crossing(self, one: int, other: int, equal: str) -> Crossing | None:
         """Where the order of two sides turns, in ns a token."""
@@ -170,11 +175,12 @@ class OptionComparison(Shown):
                 }
                 for each in self.sides
             ],
-            "ratios": {
-                equal: {"side": found.faster, "over": found.slower, "p50": found.ratio.p50, "p05": found.ratio.p05,
-                        "p95": found.ratio.p95, "probability": found.probability}
-                for equal in EQUALS if (found := self.pair(self.ranked[0], self.ranked[1], equal))
-            } if len(self.sides) > 1 else {},
+            "ratios": [
+                {"equal": equal, "side": found.faster, "over": found.slower, "p50": found.ratio.p50,
+                 "p05": found.ratio.p05, "p95": found.ratio.p95, "probability": found.probability}
+                for one, other in combinations(self.ranked, 2)
+                for equal in EQUALS for found in (self.pair(one, other, equal),)
+            ],
             "notes": list(self.notes),
         }  # fmt: skip
 

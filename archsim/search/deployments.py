@@ -15,12 +15,15 @@ import numpy as np
 
 from archsim.base import errors, tables
 from archsim.base.errors import capital
+from archsim.runs.prices import build_costs
 from archsim.search.best_deployment import best_sentence
+from archsim.search.compare import UNITS
 from archsim.search.deployment_pair import at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
 from archsim.serving.answers.runs import ServePlan, describe_values, serve_plan, shown
 from archsim.serving.answers.sure import HEADLINES, ServedOption, ServedSure, find_sure, write_sure
 from archsim.serving.measures import rent_of
+from archsim.serving.serving import serve
 from archsim.show.units import listing, significant
 from archsim.specs import serving_files
 from archsim.specs.serving import SloSpec
@@ -38,8 +41,8 @@ class DeploymentComparison(tables.Shown):
     sure: ServedSure
     names: tuple[str, ...]  # in the order in which they were given
     refused: tuple[tuple[str, str], ...]  # (name, why it cannot be served)
-    equal: str  # machines (all that a file says), devices or usd
-    amounts: Mapping[str, float]  # name → devices, or USD an hour
+    equal: str  # of EQUALS; machines: all that a file says
+    amounts: Mapping[str, float]  # name → devices, USD an hour, W or mm² of silicon
     limits_ms: Mapping[str, float]  # ttft, tpot → limit
     devices: Mapping[str, float]  # name → how many it takes
     is_closed_loop: bool  # whether clients wait for an answer before they ask again
@@ -55,7 +58,7 @@ class DeploymentComparison(tables.Shown):
         first, *others = [name for name in self.names if name not in dict(self.refused)]
         if not others:
             return f"{self._refused_text()} {self.sure.sentence}.".strip()
-        per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
+        per = f" {UNITS[self.equal]}".rstrip()
         if len(others) > 1:
             said = best_sentence(self.sure, (first, *others), self.amounts, per, self.devices, self.limits_ms)
         else:
@@ -123,8 +126,6 @@ def compare_deployments(
     """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for fewer than
     two, for a key that a file does not have, and for an unknown price.
     """
-    if equal in ("w", "mm2"):
-        raise errors.SpecError(f"--equal {equal}: deployments are compared by machines, devices or usd")
     points: list[serving_files.Serving] = []
     names: list[str] = []
     for side in sides:
@@ -177,13 +178,17 @@ def compare_points(
     """Deployments of one policy each, in the same samples. ``samples``: None for SAMPLES, of MOST_TOKENS. Raises
     SpecError for an unknown price.
     """
-    amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
+    if equal == "usd":
+        for point in points:  # before any is served
+            _amount(point, equal, rents)
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
     found = find_sure(
         ServePlan(tuple(points), ({},) * len(points)), samples or SAMPLES, folder, watcher, jobs, names=names,
         refused=lambda name, why: refused.append((name, why)), most_tokens=inf if samples else MOST_TOKENS,
     )  # fmt: skip
+    served = {option.name for option in found.options}
+    amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True) if name in served}
     slo = points[0].spec.slo
     limits = _limits_ms(slo)
     edges = at_limits(found.options, limits)
@@ -195,20 +200,30 @@ def compare_points(
 
 
 def _amount(serving: serving_files.Serving, equal: str, rents: Mapping[str, float]) -> float:
-    """Devices, or USD an hour, of a deployment. Raises SpecError for a price that is not known."""
+    """Of a deployment: devices, USD an hour, W that they take without a draw, or mm² of silicon. Raises SpecError for a
+    price or a power that is not known.
+    """
     if equal == "machines":
         return 1.0
     total = 0.0
     for name, side in serving.spec.sides.items():
         system = serving.on(name).system
-        devices = side.instances * side.parallel.devices
-        gpu = system.compute.calibration or system.name
-        rent = rent_of(gpu, rents)
-        if equal == "usd" and rent is None:
-            raise errors.SpecError(
-                f"--equal usd: the price of {gpu} is not known: give --price {gpu}=USD (an hour of one device)"
-            )
-        total += devices * (rent.usd_per_hour if equal == "usd" and rent is not None else 1.0)
+        each = 1.0
+        if equal == "usd":
+            gpu = system.compute.calibration or system.name
+            rent = rent_of(gpu, rents)
+            if rent is None:
+                raise errors.SpecError(
+                    f"--equal usd: the price of {gpu} is not known: give --price {gpu}=USD (an hour of one device)"
+                )
+            each = rent.usd_per_hour
+        elif equal == "mm2":
+            each = build_costs(system).silicon_mm2 / system.dies
+        total += side.instances * side.parallel.devices * each
+    if equal == "w":
+        total *= serve(serving).measures.device_w
+        if not 0 < total < inf:
+            raise errors.SpecError(f"--equal w: the power of {serving.system.name} is not known. Give another budget")
     return total
 
 

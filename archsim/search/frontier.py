@@ -68,8 +68,8 @@ def grid_of(frontiers: Sequence[Frontier]) -> np.ndarray:
 class Crossing(NamedTuple):
     """Where the order of two sides turns."""
 
-    at: float  # the limit, ns a token, or the value of a key
-    range: Interval  # the same in worlds in which it turns
+    at: float  # the limit, ns a token, or the value of a key: the median of worlds in which it turns, if in any
+    range: Interval  # the same in these worlds
     share: float  # of the worlds in which it turns
     first_below: bool  # whether the first side is ahead below it
 
@@ -84,7 +84,7 @@ def crossing_of(at: np.ndarray, nominal: np.ndarray, worlds: np.ndarray) -> Cros
     place, first_below = found
     each = [turn[0] for row in worlds if (turn := _turn(at, row)) is not None]
     spread = interval(np.array(each)) if each else Interval(place, place, place)
-    return Crossing(place, spread, len(each) / max(len(worlds), 1), first_below)
+    return Crossing(spread.p50, spread, len(each) / max(len(worlds), 1), first_below)
 
 
 def _turn(at: np.ndarray, ratio: np.ndarray) -> tuple[float, bool] | None:

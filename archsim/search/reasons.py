@@ -36,9 +36,10 @@ def reasons(found: OptionComparison) -> Iterator[str]:
                 f"{each.side.label}: the event engine takes {each.simulated:.2f} times the estimate, which the rates "
                 "include."
             )
-    if found.varied is None and len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
-        a, b = found.sides[:2]
-        ratio_ = found.pair(0, 1, "machines").ratio.p50
+    leading = [found.sides[at] for at in found.ranked[:2]]
+    if found.varied is None and len(leading) == 2 and all(each.rates[0] > NEVER for each in leading):
+        a, b = leading
+        ratio_ = found.pair(*found.ranked[:2], "machines").ratio.p50
         yield (
             f"Per dollar, both serve as much if {a.side.label} costs {with_prefix(b.usd[0] * ratio_)} USD; it is "
             f"estimated at {with_prefix(a.usd[0])} USD, and {b.side.label} at {with_prefix(b.usd[0])} USD."

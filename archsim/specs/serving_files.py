@@ -85,7 +85,15 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     texts = sorted(overrides, key=lambda text: turn(*text.partition("=")[::2]))
-    apply_overrides(tree, texts, lambda keys: None, put_key)
+    at = ("systems", 0)
+
+    def expand(keys: yaml.Keys) -> None:  # keys of a machine that is named
+        if keys[-1] == "system" and isinstance(name := tree.get(keys), str):
+            found = resolve("systems", name, tree.place(keys), folder)
+            places = {each[2:]: place for each, place in found.places.items() if each[:2] == at}
+            tree.graft(keys, yaml.Tree(found.get(at), places))
+
+    apply_overrides(tree, texts, expand, put_key)
     spread_policies(tree)
     _find_traffic(tree, folder)
     given = deepcopy(tree.data)
@@ -93,15 +101,17 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     chosen = cell or {path: values[0] for path, values in axes.items()}
     for path, value in sorted(chosen.items(), key=lambda each: turn(*each)):
         head = f"{tree.place(('sweep',))}: {path}: {value}"
-        put_key(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
-    if chosen and not any(turn(path) >= 2 for path in chosen):  # for which sizes a GPU may be another machine
-        apply_overrides(tree, [text for text in texts if turn(text.partition("=")[0]) >= 2], lambda keys: None, put_key)
+        put_key(tree, tuple(path.split(".")), deepcopy(value), head, expand)
+    if chosen:  # for its sizes a GPU may be another machine, whose parts are put again
+        last = max(1, *map(turn, chosen))
+        apply_overrides(tree, [text for text in texts if turn(text.partition("=")[0]) > last], expand, put_key)
     word = precision_word(tree)
     written = WrittenKeys.of(tree, made is not None)
     _find_traffic(tree, folder)
     spec = validation.validate(ServeSpec, tree)
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
-    system = validation.validate(SystemSpec, machine, ("systems", 0))
+    machine.places |= {at + keys[1:]: place for keys, place in tree.places.items() if keys[:1] == ("system",)}
+    system = validation.validate(SystemSpec, machine, at)
     model = validation.validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
     if precision := _named_precision(spec, model, word):
         spec = spec.model_copy(update={"precision": precision})
@@ -144,7 +154,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
         for key in keys[:-1]:
             there = there.get(key) if isinstance(there, dict) else None
         if isinstance(there, dict) and keys[-1] in there:  # else an axis names it
-            there[keys[-1]] = found.get(("systems", 0))
+            there[keys[-1]] = found.get(at)
     files = {
         (kind, *keys[2:])
         for kind, found in (("system", machine), ("assumptions", set_))

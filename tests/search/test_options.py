@@ -171,14 +171,24 @@ def test_as_many_replicas_as_machines_serve_as_much(files):
     assert "a tie" in found.sentence
 
 
-def test_the_first_sentence_begins_with_the_side_that_serves_most(files):
-    """In whichever order they are given; JSON has the ratio that the sentence has, and says of what over what."""
-    found = [compare(*each, samples=0) for each in (("die4.yaml", "twice.yaml"), ("twice.yaml", "die4.yaml"))]
-    for each in found:
-        ratio = each.as_json()["ratios"]["machines"]
-        assert (ratio["side"], ratio["over"]) == ("twice", "die4") and ratio["p50"] > 1
-        assert f"twice serves {ratio['p50']:.2f} × as many tokens per second as die4" in each.sentence
-    assert found[0].sentence == found[1].sentence
+def test_three_machines_say_the_same_in_whichever_order_they_are_given(files):
+    """JSON has every pair, that ahead first, with the ratios of the sentence; the price is of the first two in rank."""
+    names = ("die4.yaml", "rival.yaml:2", "twice.yaml")
+    found, other = (compare(*each, samples=16) for each in (names, names[::-1]))
+    assert found.sentence == other.sentence and found.reasons[-1] == other.reasons[-1]
+    first, second, last = (found.sides[at].side.label for at in found.ranked)
+    assert f"if {first} costs" in found.reasons[-1] and f"and {second} at" in found.reasons[-1]
+    pairs = {(each["side"], each["over"]): each for each in found.as_json()["ratios"] if each["equal"] == "machines"}
+    assert set(pairs) == {(first, second), (first, last), (second, last)}
+    for (_, over), each in list(pairs.items())[:2]:
+        assert each["p05"] <= each["p50"] <= each["p95"]
+        assert re.search(rf"{each['p50']:.2f} × .*as many tokens per second as {over}", found.sentence)
+
+
+def test_where_samples_cross_is_within_their_range():
+    at = np.geomspace(1.0, 100.0, 50)
+    turn = crossing_of(at, 20 / at, np.stack([value / at for value in (4.0, 5.0, 6.0, 7.0, 8.0)]))
+    assert turn.at == turn.range.p50 == pytest.approx(6.0)
 
 
 def test_who_is_ahead_throughout_is_of_the_budget_that_is_asked(files):
@@ -195,10 +205,10 @@ def test_a_machine_is_never_ahead_of_itself(files):
 
 def test_the_price_at_which_two_serve_as_much_is_that_of_the_ratio_in_the_sentence(files):
     found = compare("die4.yaml", "rival.yaml:2", samples=16, batch=64)
-    a, b = found.sides
+    a, b = (found.sides[at] for at in found.ranked)
     even = np.median(a.rates[1:] / b.rates[1:])
     assert abs(even - 1) > 0.2
-    assert f"if die4 costs {with_prefix(even * b.usd[0])} USD" in found.reasons[-1]
+    assert f"if {a.side.label} costs {with_prefix(even * b.usd[0])} USD" in found.reasons[-1]
 
 
 def test_a_machine_with_all_rates_twice_as_high(files):
@@ -236,6 +246,13 @@ def test_another_product_has_draws_of_its_own(files):
 def test_a_key_from_which_nothing_is_gained_names_the_cheapest(files):
     found = compare("die4.yaml", vary={"hbm.bandwidth": ["1 TB/s", "1.001 TB/s"]}, samples=0)
     assert "1 TB/s is the cheapest" in found.sentence
+
+
+def test_values_of_a_key_are_divided_by_the_budget_that_is_asked(files):
+    found = compare("die4.yaml", vary={"llc.capacity": ["64 MiB", "2 GiB"]}, samples=0, equal="mm2")
+    gain = found.pair(0, 1, "mm2").ratio.p50
+    assert f"serves {gain:.2f} × as many tokens per second per mm² of silicon with" in found.sentence
+    assert gain > found.pair(0, 1, "machines").ratio.p50  # as a larger cache takes silicon
 
 
 def test_a_gain_that_is_not_decided_is_no_effect_of_nothing(files):
@@ -406,6 +423,17 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     assert short("scheduler.max_num_seqs 2048, x.max_num_batched_tokens 512") == (
         "2,048 requests per rank and 512 tokens per step"
     )
+
+
+@pytest.mark.parametrize("equal, unit", [("w", "per watt"), ("mm2", "per mm² of silicon"), ("devices", "per device")])
+def test_deployments_are_divided_by_any_budget(equal, unit):
+    """Half of the machine serves the same requests: per mm² and device it serves twice as much."""
+    given = SERVED | {"scheduler": SHORT}
+    found = ar.compare(given, vary={"tp": [8, 4]}, equal=equal, samples=16)
+    one, two = (found.amounts[name] for name in found.names)
+    assert one == 2 * two if equal != "w" else one > two > 0
+    rate = np.median(found.sure.options[0].samples[found.sure.judged] / found.amounts[found.sure.options[0].name])
+    assert f" {unit} is " in found.sentence and rate > 0
 
 
 def of_samples(name, goodput, ttft, tpot):

@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 
+from archsim.base.errors import SpecError
 from archsim.base.yaml import Place, Tree, parse_value
 from archsim.serving.answers.runs import serve_plan
 from archsim.specs.deployment import fitting
@@ -57,3 +58,21 @@ def test_the_machine_of_a_gpu_does_not_depend_on_the_order_of_keys():
     assert [each.system.name for each in serve_plan("serve_h200", axes).points] == ["h200_node", "h200_cluster"]
     axes = ["parallel={attention: {tp: 16}}", "gpu=h200", "sweep={grid: {system: [h200, b200]}}"]
     assert [each.system.name for each in serve_plan("serve_h200", axes).points] == ["h200_cluster", "b200_cluster"]
+
+
+def test_a_key_of_the_machine_that_is_named_replaces_that_key_alone():
+    """Also of a list, and of the machine that an axis names."""
+    served = {
+        "system": "h200_node", "model": "olmoe-1b-7b", "parallel": {"attention": {"tp": 8}},
+        "requests": {"concurrency": 4, "input": {"fixed": 512}, "output": {"fixed": 32}, "count": 100},
+    }  # fmt: skip
+    changes = ["system.hbm.bandwidth=1 TB/s", "system.fabric.levels.0.bandwidth=50 GB/s"]
+    before, after = (load_serving(served, given).system for given in ((), changes))
+    assert after.hbm.bandwidth_bytes_per_s == 1e12 and after.fabric.levels[0].bandwidth_bytes_per_s == 50e9
+    assert after.hbm.capacity_bytes == before.hbm.capacity_bytes and after.compute == before.compute
+    swept = served | {"sweep": {"grid": {"system": ["b200_node"]}}}
+    assert (found := load_serving(swept, changes).system).name == "b200_node" and found.hbm == found.hbm.model_copy(
+        update={"bandwidth_bytes_per_s": 1e12}
+    )
+    with pytest.raises(SpecError, match="^--set system.hbm.bandwith=1: .*did you mean 'bandwidth'"):
+        load_serving(served, ["system.hbm.bandwith=1"])
