@@ -39,7 +39,7 @@ def reasons(found: OptionComparison) -> Iterator[str]:
     leading = [found.sides[at] for at in found.ranked[:2]]
     if found.varied is None and len(leading) == 2 and all(each.rates[0] > NEVER for each in leading):
         a, b = leading
-        ratio_ = found.pair(*found.ranked[:2], "machines").ratio.p50
+        ratio_ = found.pair(found.ranked[0], found.ranked[1], "machines").ratio.p50
         yield (
             f"Per dollar, both serve as much if {a.side.label} costs {with_prefix(b.usd[0] * ratio_)} USD; it is "
             f"estimated at {with_prefix(a.usd[0])} USD, and {b.side.label} at {with_prefix(b.usd[0])} USD."

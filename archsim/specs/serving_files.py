@@ -85,13 +85,13 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     texts = sorted(overrides, key=lambda text: turn(*text.partition("=")[::2]))
-    at = ("systems", 0)
+    first: yaml.Keys = ("systems", 0)
 
     def expand(keys: yaml.Keys) -> None:  # keys of a machine that is named
         if keys[-1] == "system" and isinstance(name := tree.get(keys), str):
             found = resolve("systems", name, tree.place(keys), folder)
-            places = {each[2:]: place for each, place in found.places.items() if each[:2] == at}
-            tree.graft(keys, yaml.Tree(found.get(at), places))
+            places = {each[2:]: place for each, place in found.places.items() if each[:2] == first}
+            tree.graft(keys, yaml.Tree(found.get(first), places))
 
     apply_overrides(tree, texts, expand, put_key)
     spread_policies(tree)
@@ -110,8 +110,8 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     _find_traffic(tree, folder)
     spec = validation.validate(ServeSpec, tree)
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
-    machine.places |= {at + keys[1:]: place for keys, place in tree.places.items() if keys[:1] == ("system",)}
-    system = validation.validate(SystemSpec, machine, at)
+    machine.places |= {first + keys[1:]: place for keys, place in tree.places.items() if keys[:1] == ("system",)}
+    system = validation.validate(SystemSpec, machine, first)
     model = validation.validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
     if precision := _named_precision(spec, model, word):
         spec = spec.model_copy(update={"precision": precision})
@@ -154,7 +154,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
         for key in keys[:-1]:
             there = there.get(key) if isinstance(there, dict) else None
         if isinstance(there, dict) and keys[-1] in there:  # else an axis names it
-            there[keys[-1]] = found.get(at)
+            there[keys[-1]] = found.get(first)
     files = {
         (kind, *keys[2:])
         for kind, found in (("system", machine), ("assumptions", set_))
