@@ -333,7 +333,17 @@ def test_a_sample_of_every_commit_is_as_it_was_recorded(name, runs, least, tmp_p
     counts, recorded = claims_page.counts_of([found]), recorded_values()[name]
     assert counts.skilled >= least and not counts.none
     if recorded["code"] == code_of(load_paper(name)):
-        assert found.as_recorded()["rows"] == {each.row.id: recorded["rows"][each.row.id] for each in found.judged}
+        for row, here in found.as_recorded()["rows"].items():
+            assert same_values(here, recorded["rows"][row]), row
+
+
+def same_values(one, other) -> bool:
+    """Equal trees, but for the last digits of numbers, in which processors differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_values(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_values, one, other))
+    return one == (pytest.approx(other, rel=1e-9) if isinstance(other, float) else other)
 
 
 # Independent numbers with a skill above 0.5 against the best null model, as first measured; never lowered quietly.
@@ -352,7 +362,7 @@ def test_a_paper_is_computed_as_recorded(name, tmp_path):
     recorded = recorded_values()[name]
     assert claims_page.counts_of([found]).skilled >= LEAST_SKILLED[name]
     if recorded["code"] == code_of(found.paper):
-        assert json.loads((tmp_path / "recorded.json").read_text())[name] == recorded
+        assert same_values(json.loads((tmp_path / "recorded.json").read_text())[name], recorded)
 
 
 # --- running

@@ -76,3 +76,13 @@ def test_a_key_of_the_machine_that_is_named_replaces_that_key_alone():
     )
     with pytest.raises(SpecError, match="^--set system.hbm.bandwith=1: .*did you mean 'bandwidth'"):
         load_serving(served, ["system.hbm.bandwith=1"])
+
+
+def test_each_side_has_its_machine_where_routing_is_from_traffic():
+    side = {"parallel": {"attention": {"tp": 8}}}
+    found = load_serving({
+        "system": "h200_node", "model": "olmoe-1b-7b", "routing": {"like": "model"}, "policies": ["ep"],
+        "requests": {"arrivals": {"rate": "4/s"}, "input": {"fixed": 512}, "output": {"fixed": 32}, "count": 100},
+        "disaggregated": {"prefill": side | {"system": "b200_node"}, "decode": side},
+    })  # fmt: skip
+    assert found.machines["prefill"].system.name == "b200_node"
