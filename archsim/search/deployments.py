@@ -23,7 +23,6 @@ from archsim.search.options import Side
 from archsim.serving.answers.runs import ServePlan, describe_values, serve_plan, shown
 from archsim.serving.answers.sure import HEADLINES, ServedOption, ServedSure, find_sure, write_sure
 from archsim.serving.measures import rent_of
-from archsim.serving.serving import serve
 from archsim.show.units import listing, significant
 from archsim.specs import serving_files
 from archsim.specs.serving import SloSpec
@@ -176,19 +175,20 @@ def compare_points(
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
     """Deployments of one policy each, in the same samples. ``samples``: None for SAMPLES, of MOST_TOKENS. Raises
-    SpecError for an unknown price.
+    SpecError for an unknown price or power.
     """
-    if equal == "usd":
-        for point in points:  # before any is served
-            _amount(point, equal, rents)
+    amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
     found = find_sure(
         ServePlan(tuple(points), ({},) * len(points)), samples or SAMPLES, folder, watcher, jobs, names=names,
         refused=lambda name, why: refused.append((name, why)), most_tokens=inf if samples else MOST_TOKENS,
     )  # fmt: skip
-    served = {option.name for option in found.options}
-    amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True) if name in served}
+    if equal == "w":  # which only a run knows
+        for each in found.options:
+            if not each.device_w:
+                raise errors.SpecError(f"--equal w: the power of {each.name} is not known. Give another budget")
+            amounts[each.name] *= each.device_w
     slo = points[0].spec.slo
     limits = _limits_ms(slo)
     edges = at_limits(found.options, limits)
@@ -200,9 +200,7 @@ def compare_points(
 
 
 def _amount(serving: serving_files.Serving, equal: str, rents: Mapping[str, float]) -> float:
-    """Of a deployment: devices, USD an hour, W that they take without a draw, or mm² of silicon. Raises SpecError for a
-    price or a power that is not known.
-    """
+    """Of a deployment: USD an hour, mm² of silicon, or else devices. Raises SpecError for a price that is not known."""
     if equal == "machines":
         return 1.0
     total = 0.0
@@ -220,10 +218,6 @@ def _amount(serving: serving_files.Serving, equal: str, rents: Mapping[str, floa
         elif equal == "mm2":
             each = build_costs(system).silicon_mm2 / system.dies
         total += side.instances * side.parallel.devices * each
-    if equal == "w":
-        total *= serve(serving).measures.device_w
-        if not 0 < total < inf:
-            raise errors.SpecError(f"--equal w: the power of {serving.system.name} is not known. Give another budget")
     return total
 
 

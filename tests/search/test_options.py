@@ -432,8 +432,9 @@ def test_deployments_are_divided_by_any_budget(equal, unit):
     found = ar.compare(given, vary={"tp": [8, 4]}, equal=equal, samples=16)
     one, two = (found.amounts[name] for name in found.names)
     assert one == 2 * two if equal != "w" else one > two > 0
-    rate = np.median(found.sure.options[0].samples[found.sure.judged] / found.amounts[found.sure.options[0].name])
-    assert f" {unit} is " in found.sentence and rate > 0
+    rate = np.median(found.sure.options[1].samples[found.sure.judged]) / two
+    said = re.search(rf" {unit} is ([\d.,]+)", found.sentence)[1]
+    assert float(said.replace(",", "")) == pytest.approx(rate, rel=0.05)
 
 
 def of_samples(name, goodput, ttft, tpot):

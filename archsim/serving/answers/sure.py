@@ -104,7 +104,7 @@ class Off(NamedTuple):
 class ServedOption:
     """A run in all worlds. ``values``: of `HEADLINES`, as they are without a draw; ``intervals``: of those that have
     one; ``best``: share of the worlds in which it is the best; ``rejected``: requests that are too long, and all;
-    ``samples``: float64[world] of every headline.
+    ``samples``: float64[world] of every headline; ``device_w``: W that a device takes without a draw, None if unknown.
     """
 
     name: str
@@ -113,6 +113,7 @@ class ServedOption:
     best: float
     rejected: tuple[int, int]
     samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
+    device_w: float | None = None
 
 
 @dataclass(frozen=True)
@@ -473,7 +474,8 @@ def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
     columns = {column: _column(rows, column) for column in HEADLINES}
     intervals = {column: interval(each) for column, each in columns.items() if np.isfinite(each).all()}
     rejected = int(own["rejected"]), int(own["rejected"] + own["requests"])
-    return ServedOption(name, {column: own[column] for column in HEADLINES}, intervals, best, rejected, columns)
+    values = {column: own[column] for column in HEADLINES}
+    return ServedOption(name, values, intervals, best, rejected, columns, own["device_w"])
 
 
 def _notes(every: Mapping[str, Quantity], cut: int) -> tuple[str, ...]:
