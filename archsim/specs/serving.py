@@ -31,6 +31,8 @@ def _rate(value: Any) -> float:
     per_s = float(found[1]) / _SECONDS[found[2]]
     if per_s <= 0:
         raise ValueError(f"{value!r}: no request would ever come. Expected a rate above 0")
+    if per_s > 1e9:  # times are counted in ns
+        raise ValueError(f"{value!r} is more than one request per ns. Expected at most 1e9/s")
     return per_s
 
 

@@ -425,6 +425,15 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     )
 
 
+def test_deployments_that_do_not_sustain_their_rate_say_first_which_they_do():
+    given = SERVED | {"scheduler": SHORT, "slo": {}}
+    found = ar.compare(given, vary={"requests.arrivals.rate": ["6/s", "40000/s"]}, samples=16, jobs=1)
+    begin = "The deployment does not sustain 40,000 requests per second, as the queue keeps growing, and sustains "
+    assert found.sentence.startswith(begin)
+    said = re.match(r"([\d,]+): with 40,000 requests per second instead of 6 ", found.sentence.removeprefix(begin))
+    assert 6 < float(said[1].replace(",", "")) < 40000
+
+
 @pytest.mark.parametrize("equal, unit", [("w", "per watt"), ("mm2", "per mm² of silicon"), ("devices", "per device")])
 def test_deployments_are_divided_by_any_budget(equal, unit):
     """Half of the machine serves the same requests: per mm² and device it serves twice as much."""
