@@ -357,6 +357,9 @@ class RoutingSpec(ServingSpec):
         given = [key for key in ("like", "synthetic", "trace") if getattr(self, key) is not None]
         if len(given) != 1:
             raise ValueError(f"expected one of like, synthetic and trace, not {' and '.join(given) or 'none'}")
+        if self.synthetic and self.synthetic.chunk_tokens is not None:
+            raise KeyProblem(("synthetic", "chunk_tokens"), "requests that are served have prompts of their own, in "
+                             "chunks by `scheduler`. Give prompt_tokens, of how many tokens each is")  # fmt: skip
         return self
 
     @property
