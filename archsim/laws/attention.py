@@ -217,13 +217,13 @@ def grid_ns(grid: AttentionGrid, batch, new, context) -> np.ndarray:
     A prompt whose first tokens are cached takes the correction of a whole one of the geometric mean of new tokens and
     context.
     """
-    batch, new, context = np.broadcast_arrays(*(np.asarray(values, float) for values in (batch, new, context)))
+    batch, new, context = (np.asarray(values, float) for values in (batch, new, context))
     table, some = grid.table, batch > 0
+    found = np.zeros(np.broadcast_shapes(batch.shape, new.shape, context.shape))
     batch = np.where(some, batch, 1.0)
     size = np.sqrt(new * context) if table.phase == PREFILL else context
     row = _place(grid.ln_batch, np.log(batch))
     column = _place(grid.ln_tokens, np.log(size))
-    found = np.zeros(batch.shape)
     for r, row_share in row:
         for c, column_share in column:
             found += row_share * column_share * grid.corrections[r, c]

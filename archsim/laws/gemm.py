@@ -216,7 +216,7 @@ def law_ns(
 def overlapped_ns(law: GemmLaw | MoeLaw | AttentionLaw, flop_ns: np.ndarray, bytes_ns: np.ndarray) -> np.ndarray:
     """Overlapped compute and memory time: their p-norm, p = the law's order (1: sum; large: maximum)."""
     longer = np.maximum(flop_ns, bytes_ns)
-    return longer * ((flop_ns / longer) ** law.order + (bytes_ns / longer) ** law.order) ** (1 / law.order)
+    return longer * (1.0 + (np.minimum(flop_ns, bytes_ns) / longer) ** law.order) ** (1 / law.order)
 
 
 def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0, memory: float = 1.0) -> GemmCurve:

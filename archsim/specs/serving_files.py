@@ -13,7 +13,7 @@ from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
-from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, manifest_blamed, tree_of
+from archsim.specs.library import Source, folder_of, label_of, manifest_blamed, take_facts, tree_of
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.policies import PolicySpec, RuleSpec
 from archsim.specs.policy_axes import spread_policies
@@ -82,7 +82,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
 
 def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, Any] | None) -> Serving:
     tree, folder = tree_of(source), folder_of(source)
-    made = tree.data.pop(MANIFEST_KEY, None)
+    made = take_facts(tree)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     texts = sorted(overrides, key=lambda text: turn(*text.partition("=")[::2]))
     first: yaml.Keys = ("systems", 0)

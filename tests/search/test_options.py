@@ -4,11 +4,13 @@ import copy
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
+from support.examples import sampled
 
 import archsim as ar
 from archsim.api import EXAMPLE
@@ -28,6 +30,7 @@ from archsim.search.limits import Limits
 from archsim.search.machines import NEAR, best_of
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.page import frontier, rows_of
+from archsim.search.reasons import reasons
 from archsim.search.worlds import off_of
 from archsim.serving.answers.sure import ServedOption, headline_sentence
 from archsim.show.units import times_text, with_prefix
@@ -39,14 +42,8 @@ from archsim.uncertainty.estimate import Interval, interval
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    """A machine of four dies, and one with all rates twice as high, as files; a toy model."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(name, given):
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(given))))
-
+def write_machines(folder):
+    """A machine of four dies, one with all rates twice as high, and one with another HBM; a toy model."""
     twice = copy.deepcopy(dict(DIE4)) | {"name": "twice", "source": "made up"}
     twice["hbm"] = {"bandwidth": "2 TB/s", "capacity": "80 GB", "latency": "150 ns"}
     twice["d2d"] = {"bandwidth": "400 GB/s", "hop_latency": "100 ns"}
@@ -54,13 +51,31 @@ def files(tmp_path, monkeypatch):
     rival = copy.deepcopy(dict(DIE4)) | {"name": "rival"}
     rival["hbm"] = {"bandwidth": "1.05 TB/s", "capacity": "80 GB"}
     for name, given in (("die4", DIE4), ("twice", twice), ("rival", rival), ("toy", TOY)):
-        write(name, given)
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(given))))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_machines(tmp_path)
     return tmp_path
 
 
 def compare(*sides, **more):
     """With a batch that is given, so that few runs are needed."""
     return ar.compare(*sides, **({"model": "toy.yaml", "jobs": 1, "policy": "ep", "batch": 64} | more))
+
+
+THREE = ("die4.yaml", "rival.yaml:2", "twice.yaml")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Three machines, compared once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("three"))
+        write_machines(Path())
+        return compare(*THREE, samples=16)
 
 
 def law(fixed_ns, request_ns, batches):
@@ -171,11 +186,11 @@ def test_as_many_replicas_as_machines_serve_as_much(files):
     assert "a tie" in found.sentence
 
 
-def test_three_machines_say_the_same_in_whichever_order_they_are_given(files):
+def test_three_machines_say_the_same_in_whichever_order_they_are_given(three):
     """JSON has every pair, that ahead first, with the ratios of the sentence; the price is of the first two in rank."""
-    names = ("die4.yaml", "rival.yaml:2", "twice.yaml")
-    found, other = (compare(*each, samples=16) for each in (names, names[::-1]))
-    assert found.sentence == other.sentence and found.reasons[-1] == other.reasons[-1]
+    found = three
+    other = replace(found, sides=found.sides[::-1])
+    assert (answer_of(other), tuple(reasons(other))[-1]) == (found.sentence, found.reasons[-1])
     first, second, last = (found.sides[at].side.label for at in found.ranked)
     assert f"if {first} costs" in found.reasons[-1] and f"and {second} at" in found.reasons[-1]
     pairs = {(each["side"], each["over"]): each for each in found.as_json()["ratios"] if each["equal"] == "machines"}
@@ -203,12 +218,11 @@ def test_a_machine_is_never_ahead_of_itself(files):
     assert "ahead" not in compare("die4.yaml", "die4.yaml", samples=0, batch=64).sentence
 
 
-def test_the_price_at_which_two_serve_as_much_is_that_of_the_ratio_in_the_sentence(files):
-    found = compare("die4.yaml", "rival.yaml:2", samples=16, batch=64)
-    a, b = (found.sides[at] for at in found.ranked)
+def test_the_price_at_which_two_serve_as_much_is_that_of_the_ratio_in_the_sentence(three):
+    a, b = (three.sides[at] for at in three.ranked[:2])
     even = np.median(a.rates[1:] / b.rates[1:])
     assert abs(even - 1) > 0.2
-    assert f"if {a.side.label} costs {with_prefix(even * b.usd[0])} USD" in found.reasons[-1]
+    assert f"if {a.side.label} costs {with_prefix(even * b.usd[0])} USD" in three.reasons[-1]
 
 
 def test_a_machine_with_all_rates_twice_as_high(files):
@@ -290,14 +304,13 @@ def test_the_first_line_has_range_price_and_where_the_order_turns(files, capsys)
     assert main(["check", "out/A-die4.yaml"]) == 0  # a file that runs
 
 
-def test_a_page_and_json_give_the_rates_whose_ratio_the_sentence_has(files):
-    found = compare("die4.yaml", "twice.yaml", samples=16)
-    for each, row, side in zip(found.sides, rows_of(found), found.as_json()["sides"], strict=True):
+def test_a_page_and_json_give_the_rates_whose_ratio_the_sentence_has(three):
+    for each, row, side in zip(three.sides, rows_of(three), three.as_json()["sides"], strict=True):
         assert side["tokens_per_s"] == np.median(each.rates[1:]) and with_prefix(side["tokens_per_s"]) in row[4]
-    first, curve = found.table.rows[0], found.sides[0].frontier.curves[0]
+    first, curve = three.table.rows[0], three.sides[0].frontier.curves[0]
     assert first["tokens_per_s"] == np.median(curve.tokens_per_s[1:, 0])
-    assert first["tokens_per_s_per_usd"] == np.median(curve.tokens_per_s[1:, 0] / found.sides[0].usd[1:])
-    rows = frontier(found, "machines").rows
+    assert first["tokens_per_s_per_usd"] == np.median(curve.tokens_per_s[1:, 0] / three.sides[0].usd[1:])
+    rows = frontier(three, "machines").rows
     assert rows and all(row["low"] <= row["rate"] <= row["high"] for row in rows)
 
 
@@ -425,7 +438,18 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     )
 
 
-@pytest.mark.parametrize("equal, unit", [("w", "per watt"), ("mm2", "per mm² of silicon"), ("devices", "per device")])
+def test_deployments_that_do_not_sustain_their_rate_say_first_which_they_do():
+    given = SERVED | {"scheduler": SHORT, "slo": {}}
+    found = ar.compare(given, vary={"requests.arrivals.rate": ["6/s", "40000/s"]}, samples=16, jobs=1)
+    begin = "The deployment does not sustain 40,000 requests per second, as the queue keeps growing, and sustains "
+    assert found.sentence.startswith(begin)
+    said = re.match(r"([\d,]+): with 40,000 requests per second instead of 6 ", found.sentence.removeprefix(begin))
+    assert 6 < float(said[1].replace(",", "")) < 40000
+
+
+@pytest.mark.parametrize("equal, unit", sampled(
+    [("w", "per watt"), ("mm2", "per mm² of silicon"), ("devices", "per device")], lambda case: case[0] == "mm2",
+))  # fmt: skip
 def test_deployments_are_divided_by_any_budget(equal, unit):
     """Half of the machine serves the same requests: per mm² and device it serves twice as much."""
     given = SERVED | {"scheduler": SHORT}
@@ -507,7 +531,7 @@ def test_limits_that_no_deployment_keeps_name_the_nearest():
 
 def test_a_key_that_has_no_effect_is_said_to_have_none():
     requests = {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}, "count": 8}
-    given = load_serving(SERVED).given | {"requests": requests, "scheduler": SHORT}
+    given = load_serving(SERVED).given | {"requests": requests, "scheduler": {"max_num_batched_tokens": 64}}
     found = ar.compare(given, vary={"prefix_cache": [True, False]}, samples=16, jobs=1)
     assert found.sentence.startswith("Prefix caching has no effect: ")
     given |= {"parallel": {"attention": {"tp": 1, "dp": 2}}}

@@ -30,6 +30,7 @@ FILE = {
     "requests": {"concurrency": 8, "input": {"fixed": 300}, "output": {"fixed": 100}, "count": 16},
     "scheduler": {"max_num_seqs": 32, "max_num_batched_tokens": 1024},
 }
+BRIEF = FILE["requests"] | {"output": {"fixed": 20}, "count": 8}
 EPLB = {
     "name": "eplb",
     "preset": "eplb",
@@ -118,9 +119,9 @@ def test_policies_serve_the_same_requests_and_are_compared(tmp_path):
 
 def test_engines_have_experts_of_their_own():
     part = FILE | {"parallel": {"attention": {"dp": 4}, "experts": {"ep": 4}}, "instances": 2}
-    found = ar.serve(part | {"requests": FILE["requests"] | {"concurrency": 16, "count": 32}})
+    found = ar.serve(part | {"requests": BRIEF})
     assert found.deployment.devices == 8 and found.deployment.prefill.pool.ranks == 4
-    assert np.all(found.served.requests["made"] == 100)
+    assert np.all(found.served.requests["made"] == 20)
 
 
 def test_a_wafer_serves():
@@ -150,9 +151,9 @@ def test_a_timeline_shows_iterations_requests_and_kv(tmp_path):
 
 
 def test_a_search_charges_experts_from_traffic_under_each_policy():
-    sizes = {"devices": 2, "max_num_seqs": [32], "max_num_batched_tokens": [1024]}
+    few, sizes = FILE | {"requests": BRIEF}, {"devices": 2, "max_num_seqs": [32], "max_num_batched_tokens": [1024]}
     even, skewed = (
-        {each.choice: each for each in ar.search_serving(FILE | {"routing": routing, "search": sizes, **more})}
+        {each.choice: each for each in ar.search_serving(few | {"routing": routing, "search": sizes, **more})}
         for routing, more in ((EVEN, {}), (SKEWED, {"policies": ["ep", EPLB]}))
     )
     served = [choice for choice in even if even[choice].measures]
@@ -162,7 +163,7 @@ def test_a_search_charges_experts_from_traffic_under_each_policy():
     assert {choice.policy for choice, each in skewed.items() if each.measures} == {"ep", "eplb"}
     alone = next(choice for choice in served if choice.instances == 1)
     ranks = {"parallel": alone.parallel.model_dump(), "routing": SKEWED | {"every": 10_000_000}}
-    assert ar.serve(FILE | ranks).measures.tpot == skewed[alone].measures.tpot
+    assert ar.serve(few | ranks).measures.tpot == skewed[alone].measures.tpot
 
 
 def test_files_are_checked(capsys):

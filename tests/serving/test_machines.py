@@ -274,6 +274,8 @@ def test_a_search_has_the_clock_and_the_power_of_each_file_that_it_could_write(m
 
 def test_a_recommendation_has_the_rate_power_and_times_of_the_clock_within_the_limits(tmp_path, monkeypatch):
     """At the full clock it would serve more, and draw more than the limit."""
+    monkeypatch.setattr("archsim.serving.answers.recommend.RACED_OF_KIND", 1)
+    monkeypatch.setattr("archsim.serving.answers.recommend.RACED", 1)
     monkeypatch.setattr("archsim.serving.answers.question.MOST_REQUESTS", 100)
     monkeypatch.setattr("archsim.serving.answers.recommendation.FULL_REQUESTS", 100)
     (tmp_path / "held.yaml").write_text("{like: h200_node, name: held, power: {die_limit: 300 W}}")
