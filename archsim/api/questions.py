@@ -305,7 +305,8 @@ def place(
     --ep-num-redundant-experts. held_out: share of the matrices, the last ones. ``placement.json`` is written last.
 
     Raises TraceError for loads that cannot be read or are of another model; PlacementError for slots that do not divide
-    or are fewer than the experts, and unknown policies; CapacityError if the experts do not fit; SpecError.
+    or are fewer than the experts, more ranks than devices, and unknown policies; CapacityError if the experts do not
+    fit; SpecError.
 
     >>> import numpy as np
     >>> np.save("loads.npy", np.random.default_rng(0).integers(1, 99, (4, 16, 64)))  # matrix, layer, expert
@@ -324,6 +325,11 @@ def place(
     for name, value, least in given:
         if value is not None and (type(value) is not int or value < least):
             raise PlacementError(f"{name} is {value!r}; expected a whole number from {least}")
+    if size > machine.dies:
+        raise PlacementError(
+            f"{verbs.caller_name('ranks')} is {size}, but {machine.name} has {machine.dies} devices, one "
+            f"a rank. Give at most {machine.dies}, or a machine with {size} devices or more (archsim list systems)"
+        )
     total = whose.experts + slots if num_slots is None else num_slots
     sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
     history = read_history([Path(source) for source in sources], whose)

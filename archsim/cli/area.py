@@ -14,9 +14,10 @@ from archsim.model.spec import ModelSpec
 from archsim.search.options import experiment_or_machine
 from archsim.show import deciders
 from archsim.show.deciders import families, words
+from archsim.show.units import percent, significant
 from archsim.specs.library import AXIS_UNREAD, MANIFEST
 from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign
-from microarch.silicon.area import WAFER_MM2, AreaAndPower, parts_of, total
+from microarch.silicon.area import MW_PER_W, WAFER_MM2, AreaAndPower, parts_of, total
 from microarch.silicon.area import Part as Block
 from microarch.silicon.decision_area import decision_parts, design_of, global_clock_hz, speeds_part
 from microarch.silicon.published_area import deviation, explanation, published_row, total_note
@@ -58,6 +59,7 @@ def run_area(args: argparse.Namespace) -> Answer:
     experiment, chosen_model = experiment_or_machine(source, args.overrides)
     chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
     parts: list[Part] = []
+    said: list[str] = []
     asks = any(policy.needs_speeds(part) for policy in experiment.policies for part in ("allocation", "rebalancing"))
     result: dict[str, Any] = {"technology": chosen.title, "systems": []}
     for system in experiment.systems:
@@ -67,7 +69,9 @@ def run_area(args: argparse.Namespace) -> Answer:
             {"name": part.name, "copies": part.copies, "area_mm2": part.cost.area_mm2, "power_mw": part.cost.power_mw}
             for part in found
         ]
-        result["systems"].append({"name": system.name, "decided_by": words(system.decision), "parts": each})
+        said.append(_sentence(system, found, chosen))
+        of_system = {"name": system.name, "answer": said[-1], "decided_by": words(system.decision), "parts": each}
+        result["systems"].append(of_system)
         parts += _configured_parts(system, experiment.models, built, chosen, found)
         parts += _published_parts(system, published_design(system, changes), chosen)
     parts += [*_synthesised_parts(experiment.systems), _memories_table(experiment.systems[0])]
@@ -76,7 +80,21 @@ def run_area(args: argparse.Namespace) -> Answer:
     if args.sources:
         parts.append(_sources_table(chosen))
     notes = [*filter(None, [chosen_model]), *(each for each in experiment.unread if AXIS_UNREAD in each)]
-    return Answer(parts, notes, result)
+    return Answer([*said, *parts], notes, result)
+
+
+def _sentence(system: SystemSpec, parts: Sequence[Block], technology: Technology) -> str:
+    whole, largest = total(part.cost for part in parts), max(parts, key=lambda part: part.cost.area_mm2)
+    share = largest.cost.area_mm2 / whole.area_mm2
+    return (
+        f"The decision hardware of {system.name} takes {significant(whole.area_mm2)} mm² in {technology.title}, "
+        f"{_ppm(whole.area_mm2)} of a 300 mm wafer, and draws at most {significant(whole.power_mw / MW_PER_W)} W; "
+        f"{largest.name} takes {percent(share)} of the area."
+    )
+
+
+def _ppm(area_mm2: float) -> str:
+    return f"{_PPM * area_mm2 / WAFER_MM2:.3g} ppm"
 
 
 def _configured_parts(
@@ -206,7 +224,7 @@ def _size_cells(table: HardwareTable | None) -> tuple[str, ...]:
 def _cost_cells(cost: AreaAndPower) -> tuple[str, ...]:
     if not cost.area_mm2:
         return ("–",) * 3
-    return f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", f"{_PPM * cost.area_mm2 / WAFER_MM2:.3g} ppm"
+    return f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", _ppm(cost.area_mm2)
 
 
 def _beside(cost: AreaAndPower, row: AreaAndPower | None) -> tuple[str, ...]:

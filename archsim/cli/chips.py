@@ -13,8 +13,12 @@ def add_chips(parser: argparse.ArgumentParser) -> None:
 
 def run_chips(args: argparse.Namespace) -> int:
     """Print every public figure beside archsim's, with its range, and what explains those outside their bar."""
+    from archsim.cli.heartbeat import begins
+    from archsim.cli.printing import print_compiling
     from archsim.evidence.known_chips import known_evidence
 
+    begins("simulating chips and machines whose figures are public")
+    print_compiling("serving")
     found = known_evidence(args.sources)
     print(*found.lines(), *found.left_out, *found.notes, sep="\n")
     args.result = found.as_json()

@@ -188,7 +188,7 @@ def _run(argv: Sequence[str] | None) -> int:
         if hasattr(arguments, "force") and arguments.out:
             (files.claim if arguments.force else files.refuse_foreign)(Path(arguments.out))
         file = getattr(arguments, "file", None)
-        first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
+        first = f"reading {file}" if isinstance(file, str) else f"starting {arguments.command}"
         named = verbs.caller_names(getattr(arguments, "flags", {}))
         with heartbeat(first), own_code.code_note(sys.stderr), named, _where(arguments):
             return _as_json(arguments) if getattr(arguments, "json", False) else _ran(arguments)
@@ -313,7 +313,7 @@ def _fill(
             getattr(module, f"add_{action or name}")(own)
         if (form or command).module != "list:completion":  # its result is a script
             add_json(own)
-        own.set_defaults(run=getattr(module, f"run_{action or name}"))
+        own.set_defaults(run=getattr(module, f"run_{action or name}"), command=prog)
 
 
 class _Version(argparse.Action):

@@ -13,6 +13,7 @@ from archsim.base.answer import Answer, Grid
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import refuse_foreign
 from archsim.cli import arguments
+from archsim.show.units import between, percent
 
 # What the commands on RTL share: the extra that they need, blocks and parameters.
 
@@ -98,10 +99,12 @@ def built(block: str, changes: Mapping[str, Any]) -> Any:
     return benches()[block][0].component(parameters_of(block, changes))
 
 
-COLUMNS = (
-    "cycles", "bits", "clocked", "toggled", "fJ/cycle free", "gated", "pJ/event free", "gated", "GHz", "5 nm, mW free",
-    "gated",
-)  # fmt: skip
+# Column → how its number is shown. Gated: the clock of registers that take nothing over is stopped.
+COLUMNS = {
+    "cycles": "{:,}", "bits": "{:,}", "clocked": "{:.1%}", "toggled": "{:.1%}", "fJ/cycle free": "{:,.0f}",
+    "fJ/cycle gated": "{:,.0f}", "pJ/event free": "{:,.2f}", "pJ/event gated": "{:,.2f}", "GHz": "{:.2f}",
+    "5 nm, mW free": "{:.2f}", "5 nm, mW gated": "{:.2f}",
+}  # fmt: skip
 
 
 def add_rtl_energy(parser: argparse.ArgumentParser) -> None:
@@ -119,16 +122,28 @@ def add_rtl_energy(parser: argparse.ArgumentParser) -> None:
 
 def run_rtl_energy(args: argparse.Namespace) -> Answer:
     """Print activity and energy. Raises SpecError for an unknown block, or where a component differs from its table."""
-    blocks = [known_block(args.block)] if args.block else benches()
-    rows = {block: _row(block, args) for block in blocks}
+    from archsim.cli.heartbeat import begins
+
+    blocks, rows = [known_block(args.block)] if args.block else list(benches()), {}
+    for done, block in enumerate(blocks):
+        begins(f"simulating RTL, {done} of {len(blocks)} components done")
+        rows[block] = _row(block, args)
     title = "registers and clock, cells of ASAP7; logic, wires and memories are not counted"
-    cells = [(block, *row) for block, row in rows.items()]
-    return Answer(
-        (Grid(("component",), cells, COLUMNS, title=title, wraps=True),), result={"columns": COLUMNS, "rows": rows}
+    cells = [(block, *(how.format(row[name]) for name, how in COLUMNS.items())) for block, row in rows.items()]
+    free = {block: row["pJ/event free"] for block, row in rows.items()}
+    saved = [max(1 - row["pJ/event gated"] / free[block], 0.0) for block, row in rows.items()]
+    least, most = min(free, key=free.__getitem__), max(free, key=free.__getitem__)
+    said = (
+        f"An event takes {between(free.values(), '{:.2g} pJ'.format)} in registers and clock"
+        + (f" ({least} to {most})" if len(rows) > 1 else f" of {most}")
+        + f", and gated clocks save {between(saved, percent)} of it."
     )
+    grid = Grid(("component",), cells, tuple(COLUMNS), title=title, wraps=True)
+    return Answer((said, grid), result={"answer": said, "rows": rows})
 
 
-def _row(block: str, args: argparse.Namespace) -> list[str]:
+def _row(block: str, args: argparse.Namespace) -> dict[str, float]:
+    """A number for each of ``COLUMNS``."""
     from microarch.rtl.activity import Watched
     from microarch.rtl.lockstep import lockstep
     from microarch.silicon.switching import energy_of
@@ -152,11 +167,9 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
     energy = energy_of(beside.synthesised, clocked * flops, toggled * flops, at_hz)
     a_cycle = [energy.free + energy.changes + energy.leakage, energy.gated + energy.changes + energy.leakage]
     of_event = [fj * activity.cycles / found.events / 1e3 for fj in a_cycle]
-    return [
-        f"{activity.cycles:,}", f"{activity.bits:,}", f"{clocked:.1%}", f"{toggled:.1%}",
-        *(f"{fj:,.0f}" for fj in a_cycle), *(f"{pj:,.2f}" for pj in of_event), f"{at_hz / 1e9:.2f}",
-        *(f"{energy.mw(at_hz, gated):.2f}" for gated in (False, True)),
-    ]  # fmt: skip
+    milliwatt = (energy.mw(at_hz, gated) for gated in (False, True))
+    row = (activity.cycles, activity.bits, clocked, toggled, *a_cycle, *of_event, at_hz / 1e9, *milliwatt)
+    return dict(zip(COLUMNS, row, strict=True))
 
 
 def add_rtl_export(parser: argparse.ArgumentParser) -> None:
@@ -270,16 +283,17 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
         changes = {**(of_run.changes if of_run else {}), **each}
         parameters_of(block, changes)
         found = lockstep(block, args.events, args.seed, changes, given=of_run and of_run.given, cover=True)
-        said = " ".join(f"{key}={value}" for key, value in changes.items())
+        of = ", ".join([*(f"{key}={value}" for key, value in changes.items()), f"seed {args.seed}"])
+        did = "differs from its table in one" if found.difference else "does what its table says in all"
+        said = (
+            f"{block} ({of}) {did} of {found.events:,} events{'' if of_run else ', with the corner cases,'} in "
+            f"{found.cycles:,} cycles; they cover {found.coverage}."
+        )
+        print(said, flush=True)
         args.result.append(
-            {"block": block, "parameters": changes, "events": found.events, "cycles": found.cycles,
+            {"block": block, "answer": said, "parameters": changes, "events": found.events, "cycles": found.cycles,
              "differences": found.differences, "missed": list(found.coverage.missed)}
         )  # fmt: skip
-        print(
-            f"{block} {said}{' ' if said else ''}seed {args.seed}: {found.events:,} events, {found.cycles:,} cycles, "
-            f"{found.differences} differences; covered {found.coverage}",
-            flush=True,
-        )
         if missed := found.coverage.missed:
             more = f" and {len(missed) - NAMED:,} more" if len(missed) > NAMED else ""
             print(f"  not covered: {'; '.join(missed[:NAMED])}{more}")

@@ -144,15 +144,16 @@ class JudgedClaim(NamedTuple):
 
     @property
     def skill(self) -> float | None:
-        """1 minus the error (over a fitted constant's interval) over that of the best null model; 0 where both are
-        exact, -inf where the null model alone is, None without a value.
+        """1 minus the error (over a fitted constant's interval) over that of the best null model; at most 0 where a
+        null model is inside the paper's rounding or spread, -inf where it alone is exact, None without a value.
         """
         if self.simulated is None:
             return None
         own, null = max(map(self.error, (self.simulated, *self.ends))), self.error(self.guess)
         if own == null:
             return 0.0
-        return 1 - own / null if null else -math.inf
+        skill = 1 - own / null if null else -math.inf
+        return min(skill, 0.0) if any(map(self._is_within, self.nulls.values())) else skill
 
     @property
     def within(self) -> bool:

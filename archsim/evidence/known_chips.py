@@ -21,7 +21,7 @@ from archsim.evidence.power import gpu_power_w
 from archsim.machine.system import PowerSpec, SystemSpec
 from archsim.runs.clocks import NOMINAL, DieLoad, PowerLimits, heat_with
 from archsim.runs.prices import Coefficients, build_costs
-from archsim.show.units import carried_digits, interval
+from archsim.show.units import interval, percent, plain, significant
 from archsim.specs.library import load_experiment, load_system, tree_of
 from microarch.silicon.energy import BOOST, EnergyEstimates
 
@@ -200,15 +200,15 @@ def known_evidence(sources: bool = False) -> Evidence:
     tables = (EvidenceTable(title, head, [_texts(each) for each in figures], 3)
               for title, figures in zip(titles, (chips, served), strict=True))  # fmt: skip
     sentence = (
-        f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power, rate at a "
-        f"limit) or {BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of "
-        f"{len(served)} machines within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of "
-        "machines, what their files assume. Drafts of WSE-3 are those that others published for each model; Cerebras "
-        "does not state its own."
+        f"archsim reproduces {sum(each.within for each in chips)} of {len(chips)} public figures of chips within "
+        f"{percent(BARS['mm2'])} (area, power, rate at a limit) or {percent(BARS['USD'])} and the range (price), and "
+        f"{sum(each.within for each in served)} of {len(served)} rates of machines within a factor of {FACTOR:g}. "
+        "Low and high: all coefficients at these ends; of machines, what their files assume. Drafts of WSE-3 are those "
+        "that others published for each model; Cerebras does not state its own."
     )
     far = [f"{each.chip}, {each.what}: {each.error:+.0%}: {each.why or 'not explained'}." for each in every
            if not each.within]  # fmt: skip
-    said = [f"{each.chip}, {each.what}: {each.source}." for each in every] if sources else []
+    said = [f"{each.chip}, {each.what}: {_ends(each)}{each.source}." for each in every] if sources else []
     return Evidence(
         "Chips that exist",
         (sentence,),
@@ -221,7 +221,13 @@ def known_evidence(sources: bool = False) -> Evidence:
 
 
 def _texts(each: KnownFigure) -> list[str]:
-    value, low, high = interval(each.found, each.low, each.high) if each.unit else (f"{each.found:g}", "", "")
-    narrow = each.unit in ("USD", "ms")
-    public = carried_digits(each.public, *each.public_range) if narrow else f"{each.public:,.0f}"
-    return [each.chip, each.what, each.unit, public, value, low, high, f"{each.error:+.1%}"]
+    """The error is that of the numbers as they are shown."""
+    _, low, high = interval(each.found, each.low, each.high) if each.unit else ("", "", "")
+    found = significant(each.found) if each.unit else plain(each.found)
+    error = f"{float(found.replace(',', '')) / each.public - 1:+.1%}"
+    return [each.chip, each.what, each.unit, plain(each.public), found, low, high, error]
+
+
+def _ends(each: KnownFigure) -> str:
+    low, high = map(plain, each.public_range)
+    return f"{low} to {high} {each.unit}; " if low != high else ""

@@ -33,7 +33,7 @@ from archsim.runs.columns import (
     Kinds,
 )
 from archsim.runs.packed_steps import unpack
-from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of, manifest_blamed
+from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of, manifest_blamed, take_facts
 
 if TYPE_CHECKING:
     from archsim.runs.run import Record
@@ -346,9 +346,9 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     names; SpecError as reading YAML does.
     """
     with manifest_blamed(folder / MANIFEST):
-        data = dict(yaml.read_yaml(inside(folder, MANIFEST)).data)
-    facts = data.pop(MANIFEST_KEY, None) or {}
-    if not isinstance(facts, dict) or "digest" not in facts:
+        tree = yaml.read_yaml(inside(folder, MANIFEST))
+        facts, data = take_facts(tree) or {}, tree.data
+    if "digest" not in facts:
         raise ArchsimError(f"{folder / MANIFEST}: no digest of the experiment; it was made by an older archsim")
     for name in ("functions", "results", "traces"):
         listed = facts.get(name) or {}

@@ -20,8 +20,10 @@ from archsim.search.best_deployment import best_sentence
 from archsim.search.compare import UNITS
 from archsim.search.deployment_pair import at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
-from archsim.serving.answers.runs import ServePlan, describe_values, serve_plan, shown
+from archsim.serving.answers.load_answer import SustainedRate, load_text, offered_requests, unsustained
+from archsim.serving.answers.runs import ServePlan, ServeRun, describe_values, serve_plan, shown
 from archsim.serving.answers.sure import HEADLINES, ServedOption, ServedSure, find_sure, write_sure
+from archsim.serving.answers.sustained import sustained_rate
 from archsim.serving.measures import rent_of
 from archsim.show.units import listing, significant
 from archsim.specs import serving_files
@@ -30,6 +32,7 @@ from archsim.specs.serving_keys import full_key
 
 GOODPUT = "goodput_per_s"
 SAMPLES = 16  # each is served
+MOST_RATES = 4  # deployments of which the rate that is sustained is found
 MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 10 to 40 s of one core
 
 
@@ -46,6 +49,7 @@ class DeploymentComparison(tables.Shown):
     devices: Mapping[str, float]  # name → how many it takes
     is_closed_loop: bool  # whether clients wait for an answer before they ask again
     moved: Mapping[float, float]  # of two: factor on all limits → ratio of their goodputs; {} where no limit is near
+    lacking: str = ""  # which of them do not sustain their load, and what rate they do
     idle: str = ""  # a sentence on varied keys that have no effect here, and why
 
     def option(self, name: str) -> ServedOption:
@@ -65,6 +69,9 @@ class DeploymentComparison(tables.Shown):
                 self.sure, first, others[0], self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop
             )
         begin = f"{self.idle}. " if self.idle else ""
+        if self.lacking:
+            begin += f"{capital(self.lacking)}: "
+            said = said.replace("With", "with", 1) if said.startswith("With") else said
         return f"{begin}{said.removesuffix('.')}{self._rejected_text()}.{self._missed_text()}{self._refused_text()}"
 
     def _missed_text(self) -> str:
@@ -160,13 +167,16 @@ def _limits_ms(slo: SloSpec) -> dict[str, float]:
 def policies_sentence(plan: ServePlan, found: ServedSure, names: Sequence[str] = ()) -> str:
     """What is said of the policies of a file without axes. ``names``: theirs in ``found``, if not of the plan."""
     served, slo = {option.name for option in found.options}, plan.first.spec.slo
+    is_loop, runs = bool(plan.first.spec.requests.concurrency), plan.runs()
+    lacking = _lacking(found, dict(zip(names or plan.names(), runs, strict=True)))
     names = [each for each in names or plan.names() if each in served]
     same = dict.fromkeys(names, 1.0)
     limits = _limits_ms(slo)
-    is_loop, runs = bool(plan.first.spec.requests.concurrency), plan.runs()
     near = len(names) == len(runs) == 2 and at_limits(found.options, limits)
     moved = moved_limits(runs[0].serving, runs[1].serving) if near else {}
-    return DeploymentComparison(found, tuple(names), (), "machines", same, limits, same, is_loop, moved).sentence
+    return DeploymentComparison(
+        found, tuple(names), (), "machines", same, limits, same, is_loop, moved, lacking
+    ).sentence
 
 
 def compare_points(
@@ -180,8 +190,9 @@ def compare_points(
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
+    plan = ServePlan(tuple(points), ({},) * len(points))
     found = find_sure(
-        ServePlan(tuple(points), ({},) * len(points)), samples or SAMPLES, folder, watcher, jobs, names=names,
+        plan, samples or SAMPLES, folder, watcher, jobs, names=names,
         refused=lambda name, why: refused.append((name, why)), most_tokens=inf if samples else MOST_TOKENS,
     )  # fmt: skip
     if equal == "w":  # which only a run knows
@@ -195,8 +206,22 @@ def compare_points(
     moved = moved_limits(points[0], points[1]) if edges and len(points) == 2 and not refused else {}
     return DeploymentComparison(
         found, tuple(names), tuple(refused), equal, amounts, limits, devices,
-        bool(points[0].spec.requests.concurrency), moved,
+        bool(points[0].spec.requests.concurrency), moved, _lacking(found, dict(zip(names, plan.runs(), strict=True))),
     )  # fmt: skip
+
+
+def _lacking(found: ServedSure, runs: Mapping[str, ServeRun]) -> str:
+    """Which of the runs do not sustain their load, and of few of them the rate that each does; '' for none."""
+    names = [name for name in runs if any(each.name == name and not each.sustained for each in found.options)]
+    loads: dict[float, tuple[serving_files.Serving, list[str], list[SustainedRate]]] = {}
+    for name in names:
+        serving, offered = runs[name].serving, offered_requests(runs[name])
+        rate = sustained_rate(runs[name], 0, 1) if len(names) <= MOST_RATES else None
+        if rate is None or rate.per_s < offered:  # which a longer run decides
+            _, subjects, rates = loads.setdefault(offered, (serving, [], []))
+            subjects.append("the deployment" if short(name) == load_text(serving, offered) else short(name))
+            rates += [rate] if rate else []
+    return "; ".join(unsustained(serving, own, offered, rates) for offered, (serving, own, rates) in loads.items())
 
 
 def _amount(serving: serving_files.Serving, equal: str, rents: Mapping[str, float]) -> float:

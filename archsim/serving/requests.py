@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import TraceError, did_you_mean
+from archsim.base.errors import TraceError, did_you_mean, nearest
 from archsim.base.quantities import TIME, parse_quantity
 from archsim.base.units import NS_PER_S
 from archsim.model.spec import ModelSpec
@@ -430,8 +430,19 @@ def format_of(path: Path) -> str:
     for name, each in FORMATS.items():
         if each.columns and set(each.columns) <= set(keys):
             return name
-    known = "; ".join(f"{name}: {', '.join(each.columns)}" for name, each in FORMATS.items() if each.columns)
-    raise TraceError(f"{path}:1: columns {', '.join(keys) or 'none'} are of no known format ({known})")
+    if not keys:
+        raise TraceError(f"{path}: the file is empty; expected requests, one per line")
+    folded = {key.casefold() for key in keys}
+    known = {name: sum(each.casefold() in folded for each in found.columns) for name, found in FORMATS.items()}
+    near = max(FORMATS, key=lambda name: (known[name], name == "mooncake"))
+    columns, units = FORMATS[near].columns, " or ".join(FORMATS[near].units) or "dates"
+    like = {each: nearest(each, set(keys) - set(columns)) for each in columns if each not in keys}
+    lacking = ", ".join(f"{each} (here {other}?)" if other else each for each, other in like.items())
+    raise TraceError(
+        f"{path}:1: columns {', '.join(keys)} are of no known format. The nearest is {near} (times: {units}), which "
+        f"also needs {lacking}. Rename columns or add them. Other formats: "
+        f"{', '.join(name for name in FORMATS if name != near)}"
+    )
 
 
 _LIST = ("[",)

@@ -1,8 +1,10 @@
 """Loads experiments, systems, models and assumption sets by name or path."""
 
 import hashlib
+import importlib.metadata
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from archsim.specs.unread import WrittenKeys, recorded_unread, unread_keys
 
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
+FIRST_RELEASE = "0.2.0"  # whose manifests are read
 _MOST_INTEGER = 10**99  # as in YAML
 _LONGEST_REPR = 60  # of a value in a message
 Source = str | os.PathLike[str] | Mapping[str, Any]
@@ -90,7 +93,7 @@ def _read_experiment(source: Source, overrides: Sequence[str]) -> ReadExperiment
     tree, folder = tree_of(source), folder_of(source)
     refuse_other_kinds(label_of(source), tree.data)
     _refuse_short_paths(overrides)
-    made = tree.data.pop(MANIFEST_KEY, None)
+    made = take_facts(tree)
     references = References(tree, folder)
     apply_overrides(tree, overrides, references.expand)
     sweep = read_sweep(tree) if SWEEP_KEY in tree.data else None
@@ -134,6 +137,23 @@ _INSTEAD = (
     ". Give the path of a YAML file, the folder of a report, or a name that `archsim list experiments` prints",
     f", or the folder of a report, which has {MANIFEST}",
 )
+
+
+def take_facts(tree: yaml.Tree) -> dict[str, Any] | None:
+    """Removes from a manifest the facts of its report; None of other files. Raises SpecError for those of a version
+    that this one does not read, as keys may mean something else there.
+    """
+    if MANIFEST_KEY not in tree.data:
+        return None
+    facts, place = tree.data.pop(MANIFEST_KEY), tree.place((MANIFEST_KEY, "version"))
+    made, now = facts.get("version") if isinstance(facts, dict) else None, importlib.metadata.version("archsim")
+    first, of, last = (tuple(map(int, re.findall(r"\d+", each))) for each in (FIRST_RELEASE, str(made), now))
+    if not first <= of <= last:
+        raise errors.SpecError(
+            f"{place}: {'it is missing' if made is None else f'found {made!r}'}; expected {FIRST_RELEASE} to {now}, "
+            f"whose reports archsim {now} reads. Use the archsim that made it, or make it again from its experiment"
+        )
+    return facts
 
 
 def digest_of(experiment: Mapping[str, Any]) -> str:

@@ -31,6 +31,8 @@ def _rate(value: Any) -> float:
     per_s = float(found[1]) / _SECONDS[found[2]]
     if per_s <= 0:
         raise ValueError(f"{value!r}: no request would ever come. Expected a rate above 0")
+    if per_s > 1e9:  # times are counted in ns
+        raise ValueError(f"{value!r} is more than one request per ns. Expected at most 1e9/s")
     return per_s
 
 
@@ -355,6 +357,9 @@ class RoutingSpec(ServingSpec):
         given = [key for key in ("like", "synthetic", "trace") if getattr(self, key) is not None]
         if len(given) != 1:
             raise ValueError(f"expected one of like, synthetic and trace, not {' and '.join(given) or 'none'}")
+        if self.synthetic and self.synthetic.chunk_tokens is not None:
+            raise KeyProblem(("synthetic", "chunk_tokens"), "requests that are served have prompts of their own, in "
+                             "chunks by `scheduler`. Give prompt_tokens, of how many tokens each is")  # fmt: skip
         return self
 
     @property

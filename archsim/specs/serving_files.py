@@ -11,13 +11,13 @@ from archsim.machine.system import SystemSpec
 from archsim.model.checkpoints import dtypes_in, precision_named
 from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.deployment import PrecisionSpec
+from archsim.specs.deployment import Precision, PrecisionSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
-from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, manifest_blamed, tree_of
+from archsim.specs.library import Source, folder_of, label_of, manifest_blamed, take_facts, tree_of
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.policies import PolicySpec, RuleSpec
 from archsim.specs.policy_axes import spread_policies
-from archsim.specs.recipes import with_recipe
+from archsim.specs.recipes import multiplies, with_recipe
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, find_traffic, folders_around, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
 from archsim.specs.serving_keys import precision_word, put_key, turn
@@ -68,6 +68,11 @@ class Serving(NamedTuple):
         return f"Serving({self.model.name} on {self.system.name}, scheduler {self.spec.scheduler.name}, {names}{axes})"
 
     @property
+    def precision(self) -> Precision:
+        """As the machine multiplies it."""
+        return multiplies(self.spec.precision.dtypes(self.system.compute.dtype, self.model), self.system)
+
+    @property
     def has_traffic(self) -> bool:
         return isinstance(self.spec.routing, RoutingSpec)
 
@@ -82,7 +87,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
 
 def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, Any] | None) -> Serving:
     tree, folder = tree_of(source), folder_of(source)
-    made = tree.data.pop(MANIFEST_KEY, None)
+    made = take_facts(tree)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     texts = sorted(overrides, key=lambda text: turn(*text.partition("=")[::2]))
     first: yaml.Keys = ("systems", 0)

@@ -130,6 +130,9 @@ class SyntheticSpec(Spec):
     drift: Annotated[float, number(0, 1)] = 0
     # The decode step with which every request changes its subject: other popular experts, other tastes; null: none.
     switch_step: Annotated[int | None, count(1, 32766, none=True)] = None
+    # Decode steps stand for chunks of prompts: so many consecutive requests of a batch are the tokens of one prompt,
+    # another one in every step. Null: every request decodes its own token.
+    chunk_tokens: Annotated[int | None, count(1, 1_000_000, none=True)] = None
 
     def preset_of(self, model: str) -> str | None:
         """The preset for a model of this name: a name or path; None: the three numbers."""
@@ -141,6 +144,8 @@ class SyntheticSpec(Spec):
         found: dict[str, Any] = handler(self)
         if found.get("phase") == "settled":
             del found["phase"]
+        if self.chunk_tokens is None:
+            found.pop("chunk_tokens", None)
         if self.imbalance is not None:
             found.pop("popularity_skew", None)  # what is written is read again, by the process of a run
         return found
@@ -154,8 +159,12 @@ class SyntheticSpec(Spec):
                 raise KeyProblem(("phase",), "needs the start of a preset's answers. Give `like`")
             if self.imbalance is not None and "popularity_skew" in self.model_fields_set:
                 raise KeyProblem(("popularity_skew",), "`imbalance` already determines it. Give one of them")
+            if self.chunk_tokens is not None and (self.prompt_tokens != 0 or self.requests is not None):
+                raise KeyProblem(("chunk_tokens",), "decode steps are prompts, as many as the batch holds. Give "
+                                 "prompt_tokens: 0, and no requests")  # fmt: skip
             return self
-        for key in ("popularity_skew", "imbalance", "request_taste", "stickiness", "drift", "switch_step"):
+        for key in ("popularity_skew", "imbalance", "request_taste", "stickiness", "drift", "switch_step",
+                    "chunk_tokens"):  # fmt: skip
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise KeyProblem((key,), f"has no effect on traffic like {self.like!r}: the preset has its own")
         if self.mix is not None and not sum(self.mix.values()) > 0:

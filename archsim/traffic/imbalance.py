@@ -5,7 +5,7 @@ skew is moved, a few times. Experts lie contiguously on the ranks, as every engi
 """
 
 from functools import lru_cache
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 
@@ -20,6 +20,9 @@ TOKENS = 8192
 
 MOST_SKEW = 8.0
 _BISECTIONS, _CORRECTIONS = 30, 6
+_PLAIN = MappingProxyType(
+    dict.fromkeys(("decode_steps", "requests", "switch_step", "chunk_tokens")) | {"prompt_tokens": 0, "drift": 0.0}
+)  # of traffic whose loads are measured
 
 
 @lru_cache(maxsize=64)
@@ -98,9 +101,7 @@ def _generate_loads(spec: SyntheticSpec, ids: np.ndarray, experts: int, top_k: i
     """Loads [layer, expert] of the second decode step of TOKENS requests; in the first, nothing stays."""
     from archsim.traffic.statistics import loads_of
 
-    plain = spec.model_copy(
-        update={"imbalance": None, "prompt_tokens": 0, "decode_steps": None, "drift": 0, "switch_step": None}
-    )
+    plain = spec.model_copy(update=_PLAIN | {"imbalance": None})
     shape = SimpleNamespace(moe_layer_ids=ids, experts=experts, top_k=top_k)
     traffic = SyntheticTraffic(shape, plain, TOKENS, skew[:, None])
     loads = np.zeros((len(ids), experts))
@@ -114,7 +115,5 @@ def skew_of(spec: SyntheticSpec, layer_ids: np.ndarray, experts: int, top_k: int
     """float64[layer, 1], fitted to the stated imbalance; None where none is stated. Raises TraceError."""
     if spec.imbalance is None:
         return None
-    published = spec.model_copy(
-        update={"prompt_tokens": 0, "decode_steps": None, "requests": None, "drift": 0, "switch_step": None}
-    )
+    published = spec.model_copy(update=_PLAIN)
     return np.array(fitted_skew(published, tuple(layer_ids.tolist()), experts, top_k))[:, None]

@@ -84,6 +84,7 @@ class SyntheticTraffic:
             f"taste={spec.request_taste:g} stickiness={spec.stickiness:g}"
             f"{f' drift={spec.drift:g}' if spec.drift else ''}"
             f"{f' switch={spec.switch_step}' if spec.switch_step else ''}"
+            f"{f' chunk={spec.chunk_tokens}' if spec.chunk_tokens else ''}"
         )
 
     @property
@@ -114,6 +115,8 @@ class SyntheticTraffic:
         last = np.zeros((len(requests), len(self.layer_ids), self.top_k), np.int16)
         alias = alias_table(self._popularity(spec.seed, 0))
         prompt = np.arange(self._prompt_tokens)
+        chunks, place = np.divmod(requests, spec.chunk_tokens or 1)
+        _, chunk = np.unique(chunks, return_inverse=True)
         for iteration in range(min(decode_steps, decode_steps if spec.decode_steps is None else spec.decode_steps) + 1):
             tokens = prompt if iteration == 0 else np.array([self._prompt_tokens + iteration - 1])
             switched = spec.switch_step is not None and iteration >= spec.switch_step
@@ -122,11 +125,14 @@ class SyntheticTraffic:
                 alias = alias_table(self._popularity(seed, iteration))
             for position, token in _rows(len(requests), tokens, rows_per_piece(len(self.layer_ids), self.top_k)):
                 experts = np.empty((len(position), len(self.layer_ids), self.top_k), np.int16)
+                request, of_last = requests[position], position
+                if spec.chunk_tokens:  # a prompt of this step alone, and the place in it
+                    request, token, of_last = (iteration << 32) + chunks[position], place[position], chunk[position]
                 _generate_synthetic(
                     np.uint64(seed),
-                    requests[position],
+                    request,
                     token,
-                    position,
+                    of_last,
                     self.layer_ids,
                     alias,
                     np.uint64(round(spec.stickiness * (1 << 20))),

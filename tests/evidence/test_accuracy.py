@@ -39,7 +39,7 @@ from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, serve_requests
 from archsim.serving.simulate import Scheduler
-from archsim.specs.library import load_model
+from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 
 DEPLOYMENT = {
@@ -411,29 +411,37 @@ def test_what_nobody_measured_has_no_range_of_a_measured_cell(engine, model):
 
 
 LAB = {
-    "file": "glm-4.5-air/h100.md", "case": "random2000", "ok": "500", "duration_s": "60", "input": "998393",
+    "case": "random2000", "ok": "500", "duration_s": "60", "input": "998393",
     "output": "50000", "out_tps": "843", "ttft": "28911", "tpot": "237",
     "versions": "{'vLLM': '0.11.0', 'SGLang': '0.5.3.post3'}",
 }  # fmt: skip
 
 
+def lab_points(folder, *rows):
+    with (folder / "lab.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, [*LAB, "file", "command"])
+        writer.writeheader()
+        writer.writerows(LAB | {"file": page, "command": command} for page, command in rows)
+    return read_served(folder / "lab.csv").points
+
+
 @pytest.mark.parametrize(
-    ("command", "expected"),
+    ("page", "command", "expected"),
     [
-        ("vllm serve zai-org/GLM-4.5-Air -tp 4 --max-num-batched-tokens 8192 --max-num-batched-tokens 4096",
+        ("glm-4.5-air/h100.md",
+         "vllm serve zai-org/GLM-4.5-Air -tp 4 --max-num-batched-tokens 8192 --max-num-batched-tokens 4096",
          ("vllm", "0.11.0", {"ep": 1, "tp": 4}, "bf16", 4096)),
-        ("python3 -m sglang.launch_server --model-path zai-org/GLM-4.5-Air-FP8 --tp-size=4 --ep-size 4",
+        ("glm-4.x/h100.md",
+         "python3 -m sglang.launch_server --model-path zai-org/GLM-4.5-Air-FP8 --tp-size=4 --ep-size 4",
          ("sglang", "0.5.3", {"ep": 4, "tp": 1}, "fp8", 8192)),
-        ("trtllm-serve /workspace/DeepSeek-R1-0528 --tp_size 8 --ep_size 8",
+        ("deepseek-r1/h200.md", "trtllm-serve /workspace/DeepSeek-R1-0528 --tp_size 8 --ep_size 8",
          ("trtllm", None, {"ep": 8, "tp": 1}, "fp8_block", 8192)),
     ],
 )  # fmt: skip
-def test_rows_of_a_lab_are_served_as_their_command_starts_the_engine(tmp_path, command, expected):
-    with (tmp_path / "lab.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, [*LAB, "command"])
-        writer.writeheader()
-        writer.writerows([LAB | {"command": command}, LAB | {"command": f"{command} --speculative-algorithm EAGLE"}])
-    served, refused = read_served(tmp_path / "lab.csv").points
+def test_rows_of_a_lab_are_served_as_their_command_starts_the_engine(tmp_path, page, command, expected):
+    served, refused = lab_points(
+        tmp_path, *((page, each) for each in (command, f"{command} --speculative-algorithm EAGLE"))
+    )
     found = load_serving(served.given).spec
     assert (
         found.engine, found.engine_version, served.given["parallel"]["experts"], found.precision.experts,
@@ -441,6 +449,20 @@ def test_rows_of_a_lab_are_served_as_their_command_starts_the_engine(tmp_path, c
     ) == expected  # fmt: skip
     assert (found.requests.concurrency, found.requests.input.fixed, served.tpot) == (500, 1997, 237)
     assert refused.given is None and "speculative-algorithm" in refused.refused
+
+
+def test_rows_of_a_lab_run_on_the_gpu_that_their_page_shows(tmp_path):
+    glm, qwen, other = lab_points(
+        tmp_path, ("glm-4.5-air/h100.md", "vllm serve zai-org/GLM-4.5-Air -tp 4"),
+        ("qwen3-32b/h100.md", "vllm serve Qwen/Qwen3-32B"), ("gpt-oss-20b/h100.md", "vllm serve openai/gpt-oss-120b"),
+    )  # fmt: skip
+    assert [each.gpu for each in (glm, qwen)] == ["a100", "h100_pcie"]
+    # A token of one request of 32,000 took 43.4 ms there: as long as its reads take on this machine at least.
+    hbm = load_system(qwen.given["system"]).hbm
+    assert (65.5e9 + 32_050 * 262_144) / (hbm.bandwidth_bytes_per_s * hbm.efficiency) == pytest.approx(
+        43.4e-3, rel=0.05
+    )
+    assert other.given is None and "gpt-oss-120b is not the model of gpt-oss-20b" in other.refused
 
 
 # ---- Constants of engines from measured means: parts of a simulation, folds, and what a fit finds again.

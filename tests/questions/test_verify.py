@@ -219,6 +219,16 @@ def test_facts_of_another_form_are_refused(report, facts):
         ar.verify(report)
 
 
+@pytest.mark.parametrize(("given", "found"), [(99, "found 99"), ("0.1.0", "found '0.1.0'"), (None, "it is missing")])
+def test_a_manifest_of_another_version_is_refused_at_every_door(report, given, found):
+    """Keys may mean something else there."""
+    forged(report, lambda facts: facts.update(version=given))
+    said = f"^{re.escape(str(report / 'manifest.yaml'))}:2: manifest.version: {found}; expected 0.2.0 to "
+    for door in (ar.verify, ar.sweep, ar.load, ar.serve_plan):
+        with pytest.raises(ArchsimError, match=said):
+            door(report if door is ar.verify else report / "manifest.yaml")
+
+
 def test_without_code_no_file_of_the_report_runs(report, monkeypatch):
     """Neither what the manifest names, nor files named like modules that libraries try."""
     for name in ("numpy", "coverage", "org", "colorama", "json"):

@@ -1,6 +1,7 @@
 """Components beside their tables: random and recorded stimulus, and planted errors that must be found."""
 
 import csv
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -155,11 +156,13 @@ def replay_of(name):
 
 def test_command_tells_what_was_compared(capsys):
     assert main(["rtl", "lockstep", "pdu", "--events", "300", "--seed", "3"]) == 0
-    assert "0 differences; covered 1,544 of 1,544 bits, 6 of 6 branches, 7 of 7 bounds" in capsys.readouterr().out
+    covered = "they cover 1,544 of 1,544 bits, 6 of 6 branches, 7 of 7 bounds."
+    out = capsys.readouterr().out
+    assert out.startswith("pdu (seed 3) does what its table says in all of ") and covered in out
     asked = ["allocator", "--blocks", "15", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
     assert main(["rtl", "lockstep", *asked]) == 0
     out = capsys.readouterr().out
-    assert out.count("0 differences") == 2 and "lanes=2" in out
+    assert out.count("what its table says in all of") == 2 and "lanes=2" in out
 
 
 def test_command_refuses_unknown_blocks_and_parameters(capsys):
@@ -213,9 +216,11 @@ def test_commands_take_the_stimulus_of_a_run(tmp_path, capfd):
     text = text.replace("policies: [base, ep, allo, pred, allo+pred]", "policies: [ep, allo-paper]")
     file.write_text(text.replace("batch: [12, 40]", "batch: 12"), encoding="utf-8")
     assert main(["rtl", "lockstep", "sorter", "--events", "60", "--run", str(file)]) == 0
-    assert "recorded in small toy batch 12 allo-paper" in (out := capfd.readouterr().out) and "0 differences" in out
-    assert main(["rtl", "energy", "sorter", "--events", "40", "--run", str(file)]) == 0
-    assert "sorter" in capfd.readouterr().out
+    assert "recorded in small toy batch 12 allo-paper" in (out := capfd.readouterr().out) and "says in all of" in out
+    assert main(["rtl", "energy", "sorter", "--events", "40", "--run", str(file), "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    picojoule = found["rows"]["sorter"]["pJ/event free"]
+    assert found["answer"].startswith(f"An event takes {picojoule:.2g} pJ in registers and clock of sorter")
     assert main(["rtl", "lockstep", "select", "--run", str(file)]) == 2
     assert "no run has a stimulus for select: it needs prediction" in capfd.readouterr().err
 

@@ -438,6 +438,15 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     )
 
 
+def test_deployments_that_do_not_sustain_their_rate_say_first_which_they_do():
+    given = SERVED | {"scheduler": SHORT, "slo": {}}
+    found = ar.compare(given, vary={"requests.arrivals.rate": ["6/s", "40000/s"]}, samples=16, jobs=1)
+    begin = "The deployment does not sustain 40,000 requests per second, as the queue keeps growing, and sustains "
+    assert found.sentence.startswith(begin)
+    said = re.match(r"([\d,]+): with 40,000 requests per second instead of 6 ", found.sentence.removeprefix(begin))
+    assert 6 < float(said[1].replace(",", "")) < 40000
+
+
 @pytest.mark.parametrize("equal, unit", sampled(
     [("w", "per watt"), ("mm2", "per mm² of silicon"), ("devices", "per device")], lambda case: case[0] == "mm2",
 ))  # fmt: skip

@@ -169,6 +169,7 @@ REFUSED = {
     "fewer slots than experts": ({"num_slots": 4}, r"\b4 slots .*\b6 experts; .*\b4 ranks .*\b8\b"),
     "negative slots": ({"slots": -2}, "slots is -2; .* 0$"),
     "no ranks": ({"ranks": 0}, "ranks is 0; .* 1$"),
+    "more ranks than devices": ({"ranks": 26}, "^ranks is 26, .*dojo has 25 devices.*list systems"),
     "unknown policy": ({"policy": "crafty"}, "'crafty'.*craft"),
     "all held out": ({"held_out": 1.0}, "held_out is 1.0; .*0 and 1"),
 }

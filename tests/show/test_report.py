@@ -619,7 +619,7 @@ def decided(tmp_path_factory):
     manifest = load_experiment(decided / "manifest.yaml").resolved()
     specs = [SystemSpec.model_validate(system_of(name)) for name in ("dojo", *VARIANTS)]
     manifest["systems"] = [spec.model_dump(mode="json", by_alias=True) for spec in specs]
-    (decided / "manifest.yaml").write_text(dump_yaml({"manifest": {"version": "0.1.0", "layout": LAYOUT}} | manifest))
+    (decided / "manifest.yaml").write_text(dump_yaml({"manifest": {"version": "0.2.0", "layout": LAYOUT}} | manifest))
     return decided
 
 

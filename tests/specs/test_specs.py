@@ -402,7 +402,7 @@ def test_resolved_experiment_loads_again_as_an_equal_one(tmp_path, case):
     experiment = load_experiment(DOJO, ROUND_TRIPS[case])
     manifest = tmp_path / "manifest.yaml"
     manifest.write_text(
-        dump_yaml({"manifest": {"version": "1e3", "anything": [1, {"x": None}]}} | experiment.resolved())
+        dump_yaml({"manifest": {"version": "0.2.0", "anything": [1, {"x": None}]}} | experiment.resolved())
     )
     again = load_experiment(manifest)
     assert again == experiment

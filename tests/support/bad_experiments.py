@@ -39,9 +39,9 @@ engine: event
 KNOWN_SYSTEMS = (
     "(known: a100_cluster, a30_node, b200_cluster, b200_node, b300_cluster, b300_node, blackhole_galaxy, "
     "blackhole_line8, blackhole_ring8, cloudmatrix384, dojo, dojo_enhanced, dojo_x4, gb200_nvl72, gb300_nvl72, "
-    "h100_cluster, h100_node, h200_cluster, h200_node, h20_cluster, h800_cluster, isca26_dojo, isca26_tsmc_sow, "
-    "lpu576, mi300x_node, mi355x_node, rtx_pro_6000_pair, sow_x, tpu7x_2x2x4, tsmc_sow, v100_node, vr_nvl144, wse3, "
-    "wse3_cluster; or the path of a YAML file, or a mapping)"
+    "h100_cluster, h100_node, h100_pcie_node, h200_cluster, h200_node, h20_cluster, h800_cluster, "
+    "isca26_dojo, isca26_tsmc_sow, lpu576, mi300x_node, mi355x_node, rtx_pro_6000_pair, sow_x, tpu7x_2x2x4, tsmc_sow, "
+    "v100_node, vr_nvl144, wse3, wse3_cluster; or the path of a YAML file, or a mapping)"
 )
 PRESET_NAMES = (
     "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, "

@@ -14,7 +14,7 @@ def small() -> dict:
         "unit": "×", "at": {"policy": "allo"}, "against": {"policy": "base"}, "within_percent": 10, "why": "because",
         "spread": "three runs",
         "guess": 100, "guessed": "a hundred times",
-        "rows": [{"id": "h001", "published": 1000.0}, {"id": "h002", "published": [0.0, 99.0], "at": {"batch": 64}}],
+        "rows": [{"id": "h001", "published": 1000.0}, {"id": "h002", "published": [0.0, 50.0], "at": {"batch": 64}}],
     }  # fmt: skip
     answer = {key: claim[key] for key in ("run", "at", "quantity", "unit")}
     answer |= {"question": "Worth it?", "by": "batch", "against": {"base": {"policy": "base"}}}

@@ -63,7 +63,7 @@ def write_folder(
     for name, columns, rows in tables:
         Table(columns, (dict.fromkeys(columns) | row for row in rows)).write_csv(folder / f"{name}.csv")
     Table(STEP_COLUMNS, steps).write_parquet(folder / "steps.parquet")
-    made = {"manifest": {"version": "0.1.0", "layout": LAYOUT, "seed": 0, "runs": len(results)}}
+    made = {"manifest": {"version": "0.2.0", "layout": LAYOUT, "seed": 0, "runs": len(results)}}
     (folder / "manifest.yaml").write_text(dump_yaml(made | experiment.resolved()), encoding="utf-8")
     return folder
 

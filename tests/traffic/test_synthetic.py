@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from archsim.base.errors import TraceError
 from archsim.specs.library import load_model
+from archsim.specs.serving import RoutingSpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.traffic import statistics
 from archsim.traffic.imbalance import measure
@@ -219,3 +220,52 @@ def test_a_specification_that_is_written_out_is_read_again():
     for given in ({}, {"imbalance": {"max_over_mean": 1.5, "ranks": 8}}, {"like": "model", "phase": "start"}):
         spec = SyntheticSpec(**given)
         assert SyntheticSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
+def rank_loads(source, ranks, step=2):
+    """Pairs [rank, layer, expert] of a step; ranks have equal parts of the batch, in its order."""
+    found = np.zeros((ranks, len(source.layer_ids), source.num_experts))
+    for piece in source.steps(np.arange(source.requests), step):
+        for rank in range(ranks if piece.iteration == step else 0):
+            own = piece.experts[piece.request * ranks // source.requests == rank]
+            found[rank] += statistics.loads_of(own, source.num_experts)
+    return found
+
+
+CHUNKED = {"prompt_tokens": 0, "largest_batch": 4096}
+
+
+def test_ranks_that_hold_fewer_prompts_differ_more_and_many_prompts_are_as_requests_that_decode():
+    def spread(loads):
+        return (loads.std(axis=0) / loads.mean(axis=0).clip(1)).mean()
+
+    loads = {chunk: rank_loads(traffic(chunk_tokens=chunk, **CHUNKED), 8) for chunk in (None, 1, 16, 256, 512)}
+    assert all(each.sum(axis=(0, 2)) == pytest.approx(4096 * 8) for each in loads.values())  # every token has top_k
+    spreads = {chunk: spread(each) for chunk, each in loads.items()}
+    assert spreads[1] < spreads[16] < spreads[256] < spreads[512] and spreads[512] > 4 * spreads[1]
+    assert spreads[1] == pytest.approx(spreads[None], rel=0.1)
+    assert np.corrcoef(loads[1].sum(axis=0).ravel(), loads[None].sum(axis=0).ravel())[0, 1] > 0.98
+
+
+def test_every_step_has_prompts_of_its_own_whatever_batch_they_are_drawn_in():
+    source = traffic(chunk_tokens=8, request_taste=1, **CHUNKED)
+    tokens = routing(source, range(40), 2)
+    assert (tokens[:20] == routing(source, range(20), 2)).all()
+    assert (tokens[:, 0] != tokens[:, 1]).mean() > 0.8
+    begins = np.arange(0, 32, 8)
+    same, other = (shared_fraction(tokens[at, 0], tokens[at + 4, 0]) for at in (begins, begins + 4))
+    assert same > 1.5 * other  # 4 tokens on in one prompt, and in the next
+    assert source.digest != traffic(chunk_tokens=16, request_taste=1, **CHUNKED).digest
+
+
+@pytest.mark.parametrize(("given", "problem"), [
+    ({}, "prompts, as many as the batch"),
+    ({"prompt_tokens": 0, "requests": 9}, "prompts, as many as the batch"),
+    ({"prompt_tokens": 0, "like": "model"}, "the preset has its own"),
+])  # fmt: skip
+def test_chunks_are_of_prompts_that_fill_the_batch(given, problem):
+    with pytest.raises(ValidationError, match=problem):
+        SyntheticSpec(chunk_tokens=8, **given)
+    with pytest.raises(ValidationError, match="have prompts of their own"):
+        RoutingSpec(synthetic={"chunk_tokens": 8, "prompt_tokens": 0})
+    assert "chunk_tokens" not in SyntheticSpec(**given).model_dump()  # runs of before keep their names

@@ -24,7 +24,18 @@ CHECKPOINTS = MappingProxyType({  # of models → model and dtypes of products a
 })  # fmt: skip
 # Dense models without a file: layers, hidden, width of the FFN and heads (their config.json at Hugging Face).
 DENSE_QWEN3 = MappingProxyType({"qwen3-14b": (40, 5120, 17_408, 40), "qwen3-8b": (36, 4096, 12_288, 32)})
-LAB_SYSTEMS = MappingProxyType({"a100": "a100_cluster", "h100": "h100_node", "h200": "h200_node"})
+LAB_SYSTEMS = MappingProxyType({
+    "a100": "a100_cluster", "h100": "h100_node", "h100_pcie": "h100_pcie_node", "h200": "h200_node",
+})  # fmt: skip
+# Cases that ran on another GPU than their page says, by what the lab itself prints (page → beginning of the case, GPU):
+# the random cases of GLM-4.5-Air are those of its page of an A100 to the last digit, and the page's own summary has
+# others (docs.gpustack.ai/latest/performance-lab/glm-4.5-air/h100: 22,582 tokens/s of random2000, not 8,643). A request
+# of Qwen3-32B alone reads 65.5 GB of weights and 8.4 GB of KV in 43.4 ms, 1.7 TB/s: 84 % of what a PCIe card has, half
+# of an SXM's. Qwen3-14B and gpt-oss-20b were measured on one card with the same versions.
+RAN_ON = MappingProxyType({
+    "glm-4.5-air/h100": ("random", "a100"), "qwen3-32b/h100": ("", "h100_pcie"),
+    "qwen3-14b/h100": ("", "h100_pcie"), "gpt-oss-20b/h100": ("", "h100_pcie"),
+})  # fmt: skip
 # Options that change an engine beyond what is modelled here, and those that set a key of a file, each as the engines
 # spell it.
 BEYOND = (
@@ -44,7 +55,10 @@ def gpustack_points(where: str, row: Mapping[str, Any], base: dict[str, Any] | N
     its pages of latency, with a few clients, whose number Little's law gives. Where all requests of ShareGPT come at
     once, whose lengths are not stated, tokens per second alone are judged.
     """
-    command, gpu = str(row["command"]), Path(str(row["file"])).stem.split("-")[0]
+    command, page = str(row["command"]), Path(str(row["file"])).with_suffix("")
+    gpu = page.name.split("-")[0]
+    begins, other = RAN_ON.get(page.as_posix(), ("", gpu))
+    gpu = other if str(row["case"]).startswith(begins) else gpu
     engine = next((each for key, each in COMMANDS.items() if key in command), "")
     options = {name.replace("_", "-"): value for name, value in _OPTION.findall(command)}  # the last of each
     checkpoint = found[1] if (found := _CHECKPOINT_OF.search(command)) else ""
@@ -70,6 +84,7 @@ def gpustack_points(where: str, row: Mapping[str, Any], base: dict[str, Any] | N
         (gpu not in LAB_SYSTEMS, f"the GPU {gpu} is not known (known: {', '.join(LAB_SYSTEMS)})"),
         (not model, f"the checkpoint {checkpoint} is not known (known: {', '.join(CHECKPOINTS)})"),
         (bool(odd), f"--{odd} is not modelled"),
+        (page.parent.name.rstrip("x") not in checkpoint.lower(), f"{checkpoint} is not the model of {page.parent}"),
     ):
         if wrong:
             return [point._replace(refused=why)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from archsim.base.quantities import TIME, format_quantity
@@ -60,9 +60,7 @@ def load_sentence(
     devices = f"{row['devices']} device{'' if row['devices'] == 1 else 's'}"
     name = f"{serving.model.name} on {devices} of {serving.system.name}"
     is_loop = bool(serving.spec.requests.concurrency)
-    one = "client" if is_loop else "request"
-    number = f"{offered:,.0f}" if offered == int(offered) else significant(offered)
-    load = f"{number} {one}{'' if offered == 1 else 's'}{'' if is_loop else ' per second'}"
+    load = load_text(serving, offered)
     limits = limits_text(serving)
     said = [_value(row, column, intervals, what, "ms") for column, what in zip(P99, P99_NAMES, strict=True)]
     if is_loop:
@@ -76,11 +74,23 @@ def load_sentence(
         times = times.replace(")", f" in {percent(0.9)} of {samples} samples)", 1)
     if is_kept:
         return f"With {load} on {name}, {times}." if offered else f"With {name}, {times}."
+    return f"{unsustained(serving, [name], offered, [rate] if rate else [])}: at {load}, {times}."
+
+
+def unsustained(serving: Serving, names: Sequence[str], offered: float, rates: Sequence[SustainedRate]) -> str:
+    """``A and B do not sustain 40 requests per second, and sustain 31 and 28``. ``rates``: of all names, or none."""
+    limits, s = limits_text(serving), "s" if len(names) == 1 else ""
     kept = f" with {percent(WITHIN)} of requests within {limits}" if limits else ", as the queue keeps growing"
-    instead = ""
-    if rate is not None:
-        instead = f", and sustains {_rate(rate)}" if rate.per_s else ", nor any other rate"
-    return f"{name} does not sustain {load}{kept}{instead}: at {load}, {times}."
+    instead = f", and sustain{s} {listing(_rate(each) if each.per_s else 'no rate' for each in rates)}" if rates else ""
+    return f"{listing(names)} do{'es' if s else ''} not sustain {load_text(serving, offered)}{kept}{instead}"
+
+
+def load_text(serving: Serving, offered: float) -> str:
+    """``40 requests per second``, ``1 client``."""
+    is_loop = bool(serving.spec.requests.concurrency)
+    number = f"{offered:,.0f}" if offered == int(offered) else significant(offered)
+    one = "client" if is_loop else "request"
+    return f"{number} {one}{'' if offered == 1 else 's'}{'' if is_loop else ' per second'}"
 
 
 def limits_text(serving: Serving) -> str:

@@ -39,7 +39,7 @@ from archsim.iteration.stand_ins import ATTENTION_STANDS_IN, REDUCES_STAND_IN, w
 from archsim.laws.transfers import domain_of
 from archsim.machine.system import SystemSpec
 from archsim.runs import store, sweep
-from archsim.serving.answers.load_answer import load_sentence
+from archsim.serving.answers.load_answer import load_sentence, offered_requests, sustains, with_medians
 from archsim.serving.answers.runs import ServePlan, ServeRun
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.serving.file_engines import FIRST
@@ -104,7 +104,8 @@ class Off(NamedTuple):
 class ServedOption:
     """A run in all worlds. ``values``: of `HEADLINES`, as they are without a draw; ``intervals``: of those that have
     one; ``best``: share of the worlds in which it is the best; ``rejected``: requests that are too long, and all;
-    ``samples``: float64[world] of every headline; ``device_w``: W that a device takes without a draw, None if unknown.
+    ``samples``: float64[world] of every headline; ``device_w``: W that a device takes without a draw, None if unknown;
+    ``sustained``: whether it keeps up with its load, within its limits.
     """
 
     name: str
@@ -114,6 +115,7 @@ class ServedOption:
     rejected: tuple[int, int]
     samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
     device_w: float | None = None
+    sustained: bool = True
 
 
 @dataclass(frozen=True)
@@ -274,8 +276,7 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     calibration = calibration_on(system)
     if calibration.reference != calibration.measured_rates or (table in MOVES and not has_measured_links(system)):
         return "scaled"
-    precision = serving.spec.precision.dtypes(system.compute.dtype, serving.model)
-    stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
+    stand = with_stand_ins(calibration, serving.model, serving.precision.products, serving.precision.experts)
     scaled = calibration.scaled is not None and table in calibration.scaled.sections
     if scaled or (table in ("sparse", "linear") and all(each.scaled_from for each in calibration.blocks)):
         return "scaled"
@@ -422,7 +423,7 @@ def _answer(
     pairs = [pair(names[0], other, costs) for other in names[1:]]
     pairs += [pair(one, other, costs) for one, other in combinations(names[1:], 2)]
     shares = fastest_shares(costs)
-    options = tuple(_option(name, *found[name], shares[name]) for name in names)
+    options = tuple(_option(served[name], name, *found[name], shares[name]) for name in names)
     explained, answer = "" if pairs else judged, costs[names[1]] / costs[names[0]] if pairs else values[names[0]]
     if not _varies(answer):  # as goodput is, while all requests are within their limits: then the first that varies
         samples_of = options[0].samples
@@ -470,12 +471,15 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     return np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
 
 
-def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], best: float) -> ServedOption:
+def _option(
+    run: ServeRun, name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], best: float
+) -> ServedOption:
     columns = {column: _column(rows, column) for column in HEADLINES}
     intervals = {column: interval(each) for column, each in columns.items() if np.isfinite(each).all()}
     rejected = int(own["rejected"]), int(own["rejected"] + own["requests"])
     values = {column: own[column] for column in HEADLINES}
-    return ServedOption(name, values, intervals, best, rejected, columns, own["device_w"])
+    is_kept = sustains(run.serving, with_medians(own, intervals), offered_requests(run))
+    return ServedOption(name, values, intervals, best, rejected, columns, own["device_w"], is_kept)
 
 
 def _notes(every: Mapping[str, Quantity], cut: int) -> tuple[str, ...]:
