@@ -229,17 +229,18 @@ def _ran(arguments: argparse.Namespace) -> int:
     from archsim.cli.printing import print_answer
 
     print_answer(found)
-    arguments.result = found.result
+    first = found.parts[0] if found.parts else ""
+    arguments.result, arguments.answer = found.result, first if isinstance(first, str) else ""
     return found.status
 
 
 def _as_json(arguments: argparse.Namespace) -> int:
-    """Run a command with ``--json``: what it prints goes to stderr, its ``result`` to stdout."""
+    """Run a command with ``--json``: what it prints goes to stderr, its ``result`` to stdout, with its ``answer``."""
     from archsim.cli.printing import print_json
 
     with redirect_stdout(sys.stderr):
         code = _ran(arguments)
-    print_json(getattr(arguments, "result", None))
+    print_json(getattr(arguments, "result", None), getattr(arguments, "answer", ""))
     return code
 
 

@@ -67,9 +67,14 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"note: {spaced(sentence(note))}", file=sys.stderr)
 
 
-def print_json(result: Any) -> None:
-    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null."""
-    text = json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False)
+def print_json(result: Any, answer: str = "") -> None:
+    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null. ``answer``: the
+    sentence that is printed, for a result of fields without one.
+    """
+    plain = _plain(result)
+    if answer and isinstance(plain, dict):
+        plain = {"answer": spaced(answer)} | plain
+    text = json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -152,7 +157,9 @@ def answer_of_store(path: str | Path, *before: str) -> Answer:
     from archsim.traffic.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
-    return Answer((*before, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)
+    held = f"{facts['requests']} requests" if "requests" in facts else f"{facts['matrices']} matrices of loads"
+    said = f"{path} holds {held} of {facts['model']}."
+    return Answer((*before, said, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)
 
 
 def print_measurement_problems(measurements) -> None:
