@@ -69,10 +69,10 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def print_json(result: Any, answer: str = "") -> None:
     """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null. ``answer``: the
-    sentence that is printed, for a result of fields without one.
+    sentence that is printed, for a result of fields without one; a result of several systems has one of each.
     """
     plain = _plain(result)
-    if answer and isinstance(plain, dict):
+    if answer and isinstance(plain, dict) and not all(isinstance(each, dict) for each in plain.values()):
         plain = {"answer": spaced(answer)} | plain
     text = json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False)
     try:
