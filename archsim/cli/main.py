@@ -226,21 +226,20 @@ def _ran(arguments: argparse.Namespace) -> int:
     found = arguments.run(arguments)
     if isinstance(found, int):
         return found
-    from archsim.cli.printing import print_answer
+    from archsim.cli.printing import print_answer, result_of
 
     print_answer(found)
-    first = found.parts[0] if found.parts else ""
-    arguments.result, arguments.answer = found.result, first if isinstance(first, str) else ""
+    arguments.result = result_of(found)
     return found.status
 
 
 def _as_json(arguments: argparse.Namespace) -> int:
-    """Run a command with ``--json``: what it prints goes to stderr, its ``result`` to stdout, with its ``answer``."""
+    """Run a command with ``--json``: what it prints goes to stderr, its ``result`` to stdout."""
     from archsim.cli.printing import print_json
 
     with redirect_stdout(sys.stderr):
         code = _ran(arguments)
-    print_json(getattr(arguments, "result", None), getattr(arguments, "answer", ""))
+    print_json(getattr(arguments, "result", None))
     return code
 
 

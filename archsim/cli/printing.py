@@ -67,14 +67,19 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"note: {spaced(sentence(note))}", file=sys.stderr)
 
 
-def print_json(result: Any, answer: str = "") -> None:
-    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null. ``answer``: the
-    sentence that is printed, for a result of fields without one; a result of several systems has one of each.
+def result_of(found: Answer) -> Any:
+    """What ``--json`` prints: the result of an answer, with the sentence that is printed first where its fields have no
+    ``answer``. One of several systems has that of each.
     """
-    plain = _plain(result)
-    if answer and isinstance(plain, dict) and not all(isinstance(each, dict) for each in plain.values()):
-        plain = {"answer": spaced(answer)} | plain
-    text = json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False)
+    plain, first = _plain(found.result), next(iter(found.parts), None)
+    if not isinstance(first, str) or not isinstance(plain, dict):
+        return plain
+    return plain if all(isinstance(each, dict) for each in plain.values()) else {"answer": spaced(first)} | plain
+
+
+def print_json(result: Any) -> None:
+    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null."""
+    text = json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:

@@ -22,7 +22,7 @@ def test_json_says_why(tmp_path, monkeypatch):
 
     lines = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("archsim.cli.printing.print_json", lambda result, answer: lines.append(result))
+    monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
     given = {**GIVEN, "scheduler": {"name": "vllm_v1", "max_num_seqs": 1}}
     requests = {"concurrency": 4, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 12}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**given, "requests": requests}))
