@@ -152,7 +152,9 @@ class RequestSpec(ServingSpec):
     def _one(self) -> "RequestSpec":
         given = [key for key in ("trace", "arrivals", "concurrency") if getattr(self, key) is not None]
         if len(given) != 1 and given != ["trace", "concurrency"]:
-            raise ValueError(f"expected one of trace, arrivals and concurrency, not {' and '.join(given) or 'none'}")
+            speed = ". `speed` sets the rate of a trace" if "trace" in given else ""
+            found = " and ".join(given) or "none"
+            raise ValueError(f"expected one of trace, arrivals (rate) and concurrency (users), not {found}{speed}")
         if self.trace is None:
             for key in ("format", "time_unit", "hash_tokens", "speed"):
                 if key in self.model_fields_set and getattr(self, key) not in (None, 1.0):
