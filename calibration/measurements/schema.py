@@ -14,7 +14,7 @@ from archsim.base.units import DTYPES as KNOWN
 # ruff: noqa: E501  (one row a column: a table is read across)
 
 
-DTYPES = tuple(KNOWN)
+DTYPES = tuple(name for name in KNOWN if not name.endswith("_bf16"))  # weights alone are simulated from BF16's GEMMs
 IDLE_US = 1e6  # written as the time of a GPU that does nothing
 MOST_OF_NAME = 64  # characters of a GPU's name
 FIGURES = {"count": "whole number >= 0", "size": "whole number >= 1", "time": "number > 0", "number": "number >= 0"}

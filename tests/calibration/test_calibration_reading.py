@@ -12,7 +12,7 @@ from support.made_up_measurements import P2P, gemm
 from support.made_up_measurements import written as set_in
 from support.tables import table_of
 
-from archsim.base.units import DTYPES
+from archsim.base.units import WEIGHT_BYTES
 from archsim.cli.main import main
 from archsim.laws.attention import AttentionSizes, work_of
 from archsim.laws.calibration_files import load_calibration, read_calibration
@@ -30,7 +30,7 @@ from calibration.measurements.consensus import MOST_APART, PLAINLY_SLOWER, conse
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.fingerprints import fingerprints, in_fit
 from calibration.measurements.reading import UNKNOWN_LAYOUT, CalibrationError, kinds_of, read_measurements
-from calibration.measurements.schema import GEMM, TABLES, describe, gpu_key
+from calibration.measurements.schema import DTYPES, GEMM, TABLES, describe, gpu_key
 
 HEAD = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
 ROWS = [
@@ -612,7 +612,7 @@ def test_systems_take_every_dtype_and_count_its_bytes(dtype):
          "hbm": {"bandwidth": "8 TB/s", "capacity": "180 GB"}, "d2d": {"bandwidth": "1 TB/s"}},
         by_alias=True, by_name=False,
     )  # fmt: skip
-    assert system.compute.bytes_of(1024) == 1024 * DTYPES[dtype].weight
+    assert system.compute.bytes_of(1024) == 1024 * WEIGHT_BYTES[dtype]
     assert all(dtype == "fp16" or dtype in DATASHEETS[gpu].peak_flop_per_s for gpu in ("b200", "gb300"))
 
 
