@@ -55,7 +55,7 @@ from archsim.serving.answers.recommend import (
 from archsim.serving.answers.recommendation import _describe_precision, answer
 from archsim.serving.answers.results import ConfigurationResult
 from archsim.serving.answers.results import answer as search_answer
-from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
+from archsim.serving.answers.search import OfLayout, layouts, search, serving_under, unread_by_search
 from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
@@ -693,6 +693,15 @@ SPACE = {
     "search": {"devices": 8, "max_num_seqs": [64], "max_num_batched_tokens": [2048], "pp": [1, 2], "context": [1, 2],
                "draft_tokens": [0, 2], "decode_max_num_seqs": [32], "pools": ["colocated", "unlike"]},
 }  # fmt: skip
+
+
+def test_keys_that_a_search_chooses_are_said_to_have_no_effect():
+    given = {"parallel": {"attention": {"tp": 8}}, "scheduler": {"name": "vllm_v1", "max_num_seqs": 8}}
+    swept = {"sweep": {"grid": {"precision.kv": ["bf16", "fp8"]}}}
+    assert not [*unread_by_search(load_serving(SPACE))]
+    chosen, axis = unread_by_search(load_serving(SPACE | given | swept))
+    assert chosen.startswith("parallel and scheduler.max_num_seqs have no effect: a search chooses")
+    assert axis.startswith("precision.kv has no effect: ")
 
 
 def test_every_configuration_of_a_search_is_a_file_that_says_the_same():
