@@ -100,7 +100,7 @@ def _search(args: argparse.Namespace) -> Answer:
     from archsim.cli.progress import resumes
     from archsim.serving.answers import results
     from archsim.serving.answers.configuration import with_choice
-    from archsim.serving.answers.search import search
+    from archsim.serving.answers.search import search, unread_by_search
     from archsim.serving.answers.search_page import PARTIAL, write_search
     from archsim.specs.serving_files import load_serving
 
@@ -130,8 +130,7 @@ def _search(args: argparse.Namespace) -> Answer:
     if refused:
         were = "1 configuration was" if len(refused) == 1 else f"{len(refused)} configurations were"
         parts.append(f"{were} refused. The first is {refused[0].choice.name}: {sentence(refused[0].refused)}")
-    first = "a search serves the first value of an axis"
-    notes = (*serving.unread, *(f"{name} has no effect: {first}" for name in serving.axes))
+    notes = (*serving.unread, *unread_by_search(serving))
     best = with_choice(serving.given, found[0].choice) if groups else None
     rows_of = [dict(row) for row in results.table_of(found).rows]
     answer = results.answer(serving, found)

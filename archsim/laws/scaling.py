@@ -207,7 +207,8 @@ def _transfer_at(
 ) -> tables.TransferTable:
     """Copies are of a pair of devices, all else of a device with the others of its group in a node. A piece of a law
     that would take less than no time for no bytes has no latency: all of its time is of bytes. One that falls with the
-    bytes is no rate of a link.
+    bytes is no rate of a link. An all-reduce passes its bytes over a link at least once, however little its time rises
+    with them: these follow the link, and the rest of its time is latency.
     """
     of = table.of
     outside = of.get("placement") == "inter_node" or of.get("nodes", "1") != "1"
@@ -216,9 +217,15 @@ def _transfer_at(
     later = HOPS.get(of.get("op", ""), 1) * (rates.nic_hop_ns if outside else rates.hop_ns)
     if ratio == 1.0 and later == 0.0:
         return table
+    least = 0.0  # ns a byte over the measured link
+    if of.get("op") == "all_reduce" and not outside:
+        least = NS_PER_S * link / rates.link_bytes_per_s
     return table.model_copy(
         update={
-            "ns_per_byte": tuple(ns / ratio if ns > 0 else ns for ns in table.ns_per_byte),
+            "ns_per_byte": tuple(
+                ns + least * (1 / ratio - 1) if ns < least and latency_ns >= 0 else ns / ratio if ns > 0 else ns
+                for ns, latency_ns in zip(table.ns_per_byte, table.latency_ns, strict=True)
+            ),
             "latency_ns": tuple(ns / ratio + later if ns < 0 else max(ns + later, 0.0) for ns in table.latency_ns),
         }
     )

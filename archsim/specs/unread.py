@@ -255,6 +255,12 @@ def keys_of(sentences: Iterable[str]) -> frozenset[str]:
     return frozenset(key for each in named for key in re.split(", | and ", each))
 
 
+def unread_everywhere(runs: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Of the sentences of runs of one file, those of the first on keys that no run reads."""
+    everywhere = frozenset.intersection(*map(keys_of, runs))
+    return tuple(each for each in runs[0] if keys_of([each]) <= everywhere)
+
+
 def recorded_unread(made: Any) -> tuple[str, ...]:
     """The sentences that a manifest has, which writes all defaults out. made: its facts; None: no manifest."""
     found = made.get(UNREAD) if isinstance(made, dict) else None

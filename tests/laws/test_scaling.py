@@ -7,8 +7,9 @@ from archsim.base.units import WEIGHT_BYTES
 from archsim.laws.calibration_files import calibration_named
 from archsim.laws.gemm import Rates, scale_to
 from archsim.laws.moe import law_ns, named_of, time_of_load
-from archsim.laws.scaling import MeasuredLayer, Scale, pair_bytes, scaled_law, token_bytes
+from archsim.laws.scaling import MachineRates, MeasuredLayer, Scale, at_rates, pair_bytes, scaled_law, token_bytes
 from archsim.laws.tables import MoeLaw
+from archsim.laws.transfers import LINK_BYTES_PER_S, NIC_BYTES_PER_S, domain_of, law_of
 
 H100_HBM, H200_HBM, PEAK = 3.35e12, 4.8e12, 989e12
 
@@ -66,3 +67,21 @@ def test_a_peak_of_one_dtype_says_that_of_another():
     for dtype, peak in peaks.items():
         assert scale_to(calibration, "bf16", Rates(peak, 3.35e12, dtype)).compute == pytest.approx(1)
     assert scale_to(calibration, "bf16", Rates(wide * peaks["bf16"], 1.0, "nvfp4")).compute == pytest.approx(1)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "gb300"])
+def test_no_all_reduce_takes_less_than_its_bytes_over_the_link_of_a_machine(gpu):
+    """Nor where its time does not rise with them; at the links of the GPU it is as measured."""
+    measured, link = calibration_named(gpu), LINK_BYTES_PER_S[gpu]
+    own, tenth = (
+        at_rates(measured, MachineRates(1, 1, link * x, link * x, NIC_BYTES_PER_S, 0, 0, domain_of(measured)))
+        for x in (1.0, 0.1)
+    )
+    assert own is measured
+    flat = 0
+    for one, slow in zip(own.collectives, tenth.collectives, strict=True):
+        size = np.array([each for each in one.from_bytes if each >= one.first_bytes])
+        if one.of["op"] == "all_reduce" and one.of.get("nodes", "1") == "1":
+            assert (law_of(slow).time_ns(size) >= 10 * size / link * 1e9 * (1 - 1e-9)).all()
+            flat += (law_of(one).line(size)[1] <= 0).sum()
+    assert flat > 5

@@ -40,7 +40,7 @@ from archsim.serving.answers.configuration import Configuration, with_choice
 from archsim.serving.answers.engines import SharedEngines, estimate_of, estimate_rate, largest
 from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
-from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of
+from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of, unread_by
 from archsim.serving.answers.race import Race, Rounds, Tried
 from archsim.serving.answers.recommend import (
     _ask_alone,
@@ -55,7 +55,7 @@ from archsim.serving.answers.recommend import (
 from archsim.serving.answers.recommendation import _describe_precision, answer
 from archsim.serving.answers.results import ConfigurationResult
 from archsim.serving.answers.results import answer as search_answer
-from archsim.serving.answers.search import OfLayout, layouts, search, serving_under
+from archsim.serving.answers.search import OfLayout, layouts, search, serving_under, unread_by_search
 from archsim.serving.answers.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
@@ -337,6 +337,16 @@ def test_an_answer_and_its_script_say_what_stays_in_bf16(name, inside, outside):
     assert kind.weights.kept == kind.serving.spec.precision.dtypes("fp8", kind.serving.model).kept
     text = script([started("trtllm", model=kind.serving.model, precision=kind.weights)])
     assert (kind.weights.kept_words + "; set MODEL") in text
+
+
+def test_keys_of_a_machine_that_no_engine_reads_are_said_to_have_no_effect(tmp_path):
+    for name, keys in (("mine", {"llc": {"hit": "100 ns"}, "hbm": {"bandwidth": "4 TB/s"}}), ("plain", {})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"like": "h100_node", "name": name, **keys}))
+    mine, plain = (f"{tmp_path / name}.yaml:8" for name in ("mine", "plain"))
+    said = [[*unread_by(kinds_of(asked_of("qwen3-32b", on, tpot="50ms", prices={"h100": 2.0})))]
+            for on in ([mine], [plain], [mine, plain])]  # fmt: skip
+    assert len(said[0]) == 1 and said[0][0].startswith("system.llc.hit has no effect: ") and said[1] == []
+    assert said[2] == [f"{tmp_path / 'mine'}.yaml: {said[0][0]}"]
 
 
 def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
@@ -683,6 +693,15 @@ SPACE = {
     "search": {"devices": 8, "max_num_seqs": [64], "max_num_batched_tokens": [2048], "pp": [1, 2], "context": [1, 2],
                "draft_tokens": [0, 2], "decode_max_num_seqs": [32], "pools": ["colocated", "unlike"]},
 }  # fmt: skip
+
+
+def test_keys_that_a_search_chooses_are_said_to_have_no_effect():
+    given = {"parallel": {"attention": {"tp": 8}}, "scheduler": {"name": "vllm_v1", "max_num_seqs": 8}}
+    swept = {"sweep": {"grid": {"precision.kv": ["bf16", "fp8"]}}}
+    assert not [*unread_by_search(load_serving(SPACE))]
+    chosen, axis = unread_by_search(load_serving(SPACE | given | swept))
+    assert chosen.startswith("parallel and scheduler.max_num_seqs have no effect: a search chooses")
+    assert axis.startswith("precision.kv has no effect: ")
 
 
 def test_every_configuration_of_a_search_is_a_file_that_says_the_same():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from archsim.specs import library, serving_files
 from archsim.specs.deployment import Precision, PrecisionSpec
 from archsim.specs.recipes import unserved
 from archsim.specs.serving import LengthSpec, RequestSpec
+from archsim.specs.unread import unread_everywhere
 
 THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
 OBJECTIVES = (THROUGHPUT, PRICE, ENERGY)
@@ -364,6 +365,14 @@ def kinds_of(asked: Asked) -> list[SearchedServing]:
             }}  # fmt: skip
             found.append(SearchedServing(offer, engine, precision, dtypes, serving_files.load_serving(given), drafts))
     return found
+
+
+def unread_by(kinds: Sequence[SearchedServing]) -> Iterator[str]:
+    """Sentences on the keys of each offer's files that no kind on it reads."""
+    offers = dict.fromkeys(kind.offer.name for kind in kinds)
+    for name in offers:
+        for each in unread_everywhere([kind.serving.unread for kind in kinds if kind.offer.name == name]):
+            yield f"{name}: {each}" if len(offers) > 1 else each
 
 
 def _usual_precisions(model: ModelSpec, gpu: str) -> tuple[str, ...]:

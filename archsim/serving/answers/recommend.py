@@ -476,6 +476,7 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
             "whose engines do unlike work, have no clock of theirs yet and are left out."
         )
     yield from asked.notes
+    yield from question.unread_by(race.kinds)
     if asked.assumed:
         yield (
             f"No limit was given, so the usual ones of a chat count: {question.describe_limits(asked)}. --ttft, --tpot "

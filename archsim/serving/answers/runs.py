@@ -33,7 +33,7 @@ from archsim.serving.serving import check_serving, deploy, requests_on, serve_re
 from archsim.serving.simulate import Failed, Progress, Served
 from archsim.specs import library, policies, schedulers, serving_files
 from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec
-from archsim.specs.unread import UNREAD, keys_of
+from archsim.specs.unread import UNREAD, keys_of, unread_everywhere
 from archsim.traffic import open_trace, traffic_presets
 
 # Of a file: what no run depends on, and what its parts and digests say without names and paths.
@@ -278,8 +278,7 @@ class ServePlan(NamedTuple):
     @property
     def unread(self) -> tuple[str, ...]:
         """A sentence for each key that the file gives and no point reads, with the reason at the first point."""
-        everywhere = frozenset.intersection(*(keys_of(point.unread) for point in self.points))
-        return tuple(each for each in self.first.unread if keys_of([each]) <= everywhere)
+        return unread_everywhere([point.unread for point in self.points])
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """What a reader has to know of a file with axes: how requests were read, machines far from known ones, keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -25,6 +25,7 @@ from archsim.serving.outcome import Outcome
 from archsim.serving.requests import first
 from archsim.serving.serving import serve_requests, simulate_requests
 from archsim.serving.simulate import Pool, Served
+from archsim.show.units import listing
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.serving import RoutingSpec, SearchSpec
@@ -32,6 +33,7 @@ from archsim.uncertainty.estimate import Interval
 
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
 SAMPLES = 16  # in which the highest rate of the best has a range
+CHOSEN = ("parallel", "instances", "scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")  # keys, by a search
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
 
@@ -175,6 +177,16 @@ def search(
     if rated and rated[0].highest_rate:
         rated[0] = rated[0]._replace(highest_range=_range_of(serving, rated[0], jobs, report))
     return rated + [each for each in found if each.choice not in with_rates]
+
+
+def unread_by_search(serving: serving_files.Serving) -> Iterator[str]:
+    """Sentences on keys of the file that a search chooses, or takes the first value of."""
+    scheduler = serving.given.get("scheduler")
+    given = {*serving.given, *(f"scheduler.{key}" for key in (scheduler if isinstance(scheduler, dict) else ()))}
+    keys = [key for key in CHOSEN if key in given]
+    if keys:
+        yield f"{listing(keys)} {'have' if keys[1:] else 'has'} no effect: a search chooses among all (search)"
+    yield from (f"{name} has no effect: a search serves the first value of an axis" for name in serving.axes)
 
 
 def _range_of(
