@@ -226,10 +226,10 @@ def _ran(arguments: argparse.Namespace) -> int:
     found = arguments.run(arguments)
     if isinstance(found, int):
         return found
-    from archsim.cli.printing import print_answer
+    from archsim.cli.printing import print_answer, result_of
 
     print_answer(found)
-    arguments.result = found.result
+    arguments.result = result_of(found)
     return found.status
 
 

@@ -67,6 +67,16 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"note: {spaced(sentence(note))}", file=sys.stderr)
 
 
+def result_of(found: Answer) -> Any:
+    """What ``--json`` prints: the result of an answer, with the sentence that is printed first where its fields have no
+    ``answer``. One of several systems has that of each.
+    """
+    plain, first = _plain(found.result), next(iter(found.parts), None)
+    if not isinstance(first, str) or not isinstance(plain, dict):
+        return plain
+    return plain if all(isinstance(each, dict) for each in plain.values()) else {"answer": spaced(first)} | plain
+
+
 def print_json(result: Any) -> None:
     """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null."""
     text = json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False)
@@ -152,7 +162,9 @@ def answer_of_store(path: str | Path, *before: str) -> Answer:
     from archsim.traffic.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
-    return Answer((*before, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)
+    held = f"{facts['requests']} requests" if "requests" in facts else f"{facts['matrices']} matrices of loads"
+    said = f"{path} holds {held} of {facts['model']}."
+    return Answer((*before, said, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)
 
 
 def print_measurement_problems(measurements) -> None:

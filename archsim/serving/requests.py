@@ -676,7 +676,10 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _decimal(path: Path, line: int, row: dict[str, Any], key: str) -> Decimal:
-    value = row.get(key)
+    if key not in row:
+        other = nearest(key, row)
+        raise TraceError(f"{path}:{line}: {key} is missing{f' (here {other}?)' if other else ''}; expected a number")
+    value = row[key]
     text = value.strip() if isinstance(value, str) else repr(value)
     if isinstance(value, bool) or not _NUMBER.fullmatch(text):
         raise TraceError(f"{path}:{line}: {key} is {value!r}; expected a number")

@@ -152,7 +152,9 @@ class RequestSpec(ServingSpec):
     def _one(self) -> "RequestSpec":
         given = [key for key in ("trace", "arrivals", "concurrency") if getattr(self, key) is not None]
         if len(given) != 1 and given != ["trace", "concurrency"]:
-            raise ValueError(f"expected one of trace, arrivals and concurrency, not {' and '.join(given) or 'none'}")
+            speed = ". `speed` sets the rate of a trace" if "trace" in given else ""
+            found = " and ".join(given) or "none"
+            raise ValueError(f"expected one of trace, arrivals (rate) and concurrency (users), not {found}{speed}")
         if self.trace is None:
             for key in ("format", "time_unit", "hash_tokens", "speed"):
                 if key in self.model_fields_set and getattr(self, key) not in (None, 1.0):
@@ -358,7 +360,7 @@ class RoutingSpec(ServingSpec):
         if len(given) != 1:
             raise ValueError(f"expected one of like, synthetic and trace, not {' and '.join(given) or 'none'}")
         if self.synthetic and self.synthetic.chunk_tokens is not None:
-            raise KeyProblem(("synthetic", "chunk_tokens"), "requests that are served have prompts of their own, in "
+            raise KeyProblem(("synthetic", "chunk_tokens"), "served requests are themselves prompts, in "
                              "chunks by `scheduler`. Give prompt_tokens, of how many tokens each is")  # fmt: skip
         return self
 

@@ -46,12 +46,15 @@ _WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expand: Any) -> None:
     """As `archsim.specs.overrides.put`, the key by any of its names; requests come in the way that is put, no longer in
-    that of the file. Raises SpecError for a name of no key, and of several.
+    that of the file; ways that are both put are left to be refused. Raises SpecError for a name of no key, and of
+    several.
     """
     path = full_key(names, head, value)
     for keys, each in _parts_of(tree, path, value, head):
         if keys[0] == "requests" and len(keys) > 1 and keys[1] in _WAYS and isinstance(tree.data.get("requests"), dict):
-            for other in _WAYS[keys[1]]:
+            asked = {at[1] for at, place in tree.places.items() if at[0:1] == ("requests",) and at[1:]
+                     and place.head.startswith("--set ")}  # fmt: skip
+            for other in {*_WAYS[keys[1]]} - asked:
                 tree.data["requests"].pop(other, None)
         for depth in range(1, len(keys)):  # a word in place of a mapping
             word = tree.find(keys[:depth])

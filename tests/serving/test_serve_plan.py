@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import permutations
 from types import SimpleNamespace
 
 import numpy as np
@@ -417,14 +418,21 @@ def test_slots_and_interval_of_eplb_leave_each_other_as_they_are(given, slots, e
     assert FOUR not in given or (found.name, found.rebalancing.params["window_steps"]) == ("mine", 9)
 
 
-def test_requests_come_as_they_are_given_last(tmp_path):
+def test_requests_come_in_one_way_and_the_order_of_overrides_has_no_effect(tmp_path):
     trace = tmp_path / "mine.csv"
     trace.write_text("timestamp,input_length,output_length\n0.5,10,5\n1.25,20,5\n")
     for given in (f"requests={trace}", f"requests.trace={trace}"):
         assert load_serving("serve_h200", [given]).spec.requests.model_dump(exclude_defaults=True) == {
             "trace": str(trace)
         }
-    assert load_serving("serve_h200", ["users=8", "rate=3"]).spec.requests.concurrency is None
+    of_trace = f"requests={trace}"
+    for both in (("users=8", "rate=3"), (of_trace, "rate=3"), (of_trace, "requests.input.mean=9")):
+        for given in (both, both[::-1]):
+            with pytest.raises(SpecError, match="expected one of trace|a trace has its lengths"):
+                load_serving("serve_h200", given)
+    for given in permutations((of_trace, "requests.count=1", "users=8")):
+        found = load_serving("serve_h200", given).spec.requests
+        assert (found.total, found.concurrency, found.trace) == (1, 8, str(trace))
     assert load_serving("serve_h200", ["precision=fp8"]).spec.precision.kv == "bf16"  # as the file says
 
 

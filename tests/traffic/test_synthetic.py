@@ -266,6 +266,6 @@ def test_every_step_has_prompts_of_its_own_whatever_batch_they_are_drawn_in():
 def test_chunks_are_of_prompts_that_fill_the_batch(given, problem):
     with pytest.raises(ValidationError, match=problem):
         SyntheticSpec(chunk_tokens=8, **given)
-    with pytest.raises(ValidationError, match="have prompts of their own"):
+    with pytest.raises(ValidationError, match="are themselves prompts"):
         RoutingSpec(synthetic={"chunk_tokens": 8, "prompt_tokens": 0})
     assert "chunk_tokens" not in SyntheticSpec(**given).model_dump()  # runs of before keep their names
