@@ -11,6 +11,7 @@ Applications 19, 2005, section 4.4).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -21,7 +22,7 @@ from archsim.iteration.layers import ALL_REDUCE
 from archsim.laws.calibration_files import siblings_of
 from archsim.laws.laws import Laws
 from archsim.laws.scaling import HOPS, with_links
-from archsim.laws.tables import LawMissing, MachineCalibration, TransferTable
+from archsim.laws.tables import LawMissing, MachineCalibration, Same, TransferTable
 from archsim.laws.transfers import domain_of, law_of
 
 
@@ -37,8 +38,12 @@ def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
 
 
 def _is_measured(laws: Laws, ranks: int, op: str = "all_reduce") -> bool:
-    return any(table.of.get("op") == op and table.of.get("num_gpus") == str(ranks)
-               for table in laws.calibration.collectives)  # fmt: skip
+    return str(ranks) in _every_measured(Same(laws.calibration), op)
+
+
+@lru_cache(maxsize=64)
+def _every_measured(calibration: Same, op: str) -> frozenset[str | None]:
+    return frozenset(table.of.get("num_gpus") for table in calibration.value.collectives if table.of.get("op") == op)
 
 
 def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:

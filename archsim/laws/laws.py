@@ -8,6 +8,7 @@ what was not measured, and lists what was. Times are in ns, sizes in bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from archsim.laws.tables import (
     ONLY_BY_NAME,
     CalibrationSpec,
     MoeTable,
+    Same,
     ScalarTable,
     Table,
     TableOrigin,
@@ -263,16 +265,8 @@ class Laws:
         """all_reduce, all_gather, reduce_scatter or all_to_all of ``size_bytes``, as the library counts it, on measured
         ``ranks`` and ``nodes`` (by default the fewest). Raises LawMissing.
         """
-        asked = {
-            "op": op,
-            "num_gpus": ranks,
-            "nodes": nodes,
-            "variant": variant,
-            "library": library,
-            "version": version,
-        }
-        tables = self._matching("collective", collectives(self.calibration), asked)
-        return _transfer(preferred_collective(tables), size_bytes)
+        table = _collective(Same(self.calibration), op, ranks, nodes, variant, library, version)
+        return _transfer(table, size_bytes)
 
     def dispatch_combine(
         self,
@@ -378,6 +372,15 @@ class Laws:
 
     def _matching(self, what: str, tables: Sequence[Table], asked: Mapping[str, object]) -> list[Table]:
         return matching(self.calibration.gpu, what, tables, asked)
+
+
+@lru_cache(maxsize=256)
+def _collective(calibration: Same, *asked: str | int | None) -> TransferTable:
+    """Every step asks for the same few again. ``asked``: as by `Laws.collective`."""
+    names = ("op", "num_gpus", "nodes", "variant", "library", "version")
+    found = collectives(calibration.value)
+    asked_by = dict(zip(names, asked, strict=True))
+    return preferred_collective(matching(calibration.value.gpu, "collective", found, asked_by))
 
 
 def _transfer(table: TransferTable, size_bytes: ArrayLike) -> Times[TransferTable]:

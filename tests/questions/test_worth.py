@@ -37,6 +37,9 @@ def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("worth") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worlds, "LEAST_SAMPLES", 2)
+        patch.setattr("archsim.serving.serving.ENOUGH", 10)
+        for name in ("ENOUGH", "SUSTAINED"):  # requests of the rate that is sustained
+            patch.setattr(f"archsim.serving.answers.highest_rate.{name}", 20)
         return ar.worth("eplb", LOADS, ROOT / "configs" / "serve_olmoe.yaml", FEW, out=out, samples=2)
 
 
