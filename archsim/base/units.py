@@ -20,7 +20,8 @@ class Dtype(NamedTuple):
 # FP8: one FP32 scale for 128 values of a vector (deepseek-ai/DeepEP, README). NVFP4: one FP8 scale for 16 values
 # (NVIDIA, "Introducing NVFP4"). MXFP4 and MXFP8: one E8M0 scale for 32 values (OCP Microscaling Formats 1.0, 5.1);
 # mxfp4 are weights alone (w4a16), mxfp4_mxfp8 has MXFP8 activations. INT4: weights alone, one 16-bit scale for 32
-# (moonshotai/Kimi-K2-Thinking, config.json, group_size).
+# (moonshotai/Kimi-K2-Thinking, config.json, group_size). FORMAT_bf16: weights alone, too, of a GPU that does not
+# multiply in the format (Marlin, in vLLM's layers/quantization/utils/marlin_utils_fp8.py and marlin_utils_fp4.py).
 DTYPES: MappingProxyType[str, Dtype] = MappingProxyType(
     {
         "bf16": Dtype(2, 2, "bf16"),
@@ -31,7 +32,14 @@ DTYPES: MappingProxyType[str, Dtype] = MappingProxyType(
         "mxfp4": Dtype(0.5 + 1 / 32, 2, "bf16"),
         "mxfp4_mxfp8": Dtype(0.5 + 1 / 32, 1 + 1 / 32, "fp8"),
         "int4": Dtype(0.5 + 2 / 32, 2, "bf16"),
+        "fp8_bf16": Dtype(1, 2, "bf16"),
+        "fp8_block_bf16": Dtype(1, 2, "bf16"),
+        "nvfp4_bf16": Dtype(0.5 + 1 / 16, 2, "bf16"),
     }
+)
+# Formats → themselves as weights alone.
+WEIGHTS_ALONE = MappingProxyType(
+    {"fp8": "fp8_bf16", "fp8_block": "fp8_block_bf16", "nvfp4": "nvfp4_bf16", "mxfp4_mxfp8": "mxfp4"}
 )
 WEIGHT_BYTES = MappingProxyType({name: dtype.weight for name, dtype in DTYPES.items()})
 VECTOR_BYTES = MappingProxyType({name: dtype.vector for name, dtype in DTYPES.items()})

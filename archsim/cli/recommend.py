@@ -51,7 +51,7 @@ def _table(found: Recommendation) -> Grid:
         usd = "–" if each.usd_per_million != each.usd_per_million else f"{each.usd_per_million:.2f}"
         rate, low, high = interval(each.rate_per_s, each.low, each.high)
         rows.append((
-            NAMES[each.kind.engine], each.sizes, each.kind.precision,
+            NAMES[each.kind.engine], each.sizes, each.kind.recipe,
             f"{each.choice.max_num_seqs} / {each.choice.max_num_batched_tokens}",
             f"{each.devices} {each.kind.offer.gpu}", rate, f"{low} to {high}", usd,
             interval(*each.upkeep.j_per_token)[0], f"{each.probability:.0%}",

@@ -135,7 +135,8 @@ class Balancing:
             waited_ns = min(pending.decision_ns, step_ns)
             pending.decision_ns -= waited_ns
             begin = 1 - pending.left
-            moved = weight_moves.advance(pending.transfer, spare_bytes * (1 - waited_ns / step_ns))
+            moves = 1 - waited_ns / step_ns
+            moved = weight_moves.advance(pending.transfer, spare_bytes * moves) if moves else 0.0
             pending.left = max(pending.left - moved, 0.0)
             n_bytes = self._mover.book(pending.transfer, begin=begin, end=1 - pending.left, idle_ns=self._idle_ns)
             self.totals.migrated_bytes += n_bytes

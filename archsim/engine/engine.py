@@ -158,8 +158,10 @@ class EventEngine:
         assumptions = self.scenario.assumptions
         return partial(KERNELS[assumptions.contention], self.machine, self.fabric, assumptions)
 
-    def step(self, layer: int, demand: StepDemand, now_ns: float) -> StepTimes:
-        """Run a step from ``now_ns`` on; ``layer`` counts those that run. ArchsimError: a user's plan does not fit."""
+    def step(self, layer: int, demand: StepDemand, now_ns: float, rest_ns: float = 0.0) -> StepTimes:
+        """Run a step from ``now_ns`` on; ``layer`` counts those that run. ``rest_ns``: after it, during which weights
+        may move. ArchsimError: a user's plan does not fit.
+        """
         self.balancing.begin_step()
         placement, row, waits_ns = self.placement, int(self.rows[layer]), 0.0
         if self.policy.replication is not None:  # with the replicas that the policy has fetched for the step
@@ -187,7 +189,7 @@ class EventEngine:
         if self._log is not None:
             self._log.add(demand.step, layer, self.decision, previous_ns, took_ns)
         self._previous_ns = took_ns
-        self.balancing.end_step(took_ns)
+        self.balancing.end_step(took_ns + rest_ns)
         held, slots = placement.holds[row], self.placement.slots_in_layers[self.rows[layer]]
         if placement is not self.placement:
             slots += int(np.count_nonzero(held & ~self.placement.holds[self.rows[layer]]))

@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
 
 def vector_bytes(hidden: int, dtype: str, combine: str) -> VectorBytes:
     """Bytes of a vector of ``hidden`` values under the assumption ``combine``; ``dtype``: of the die's weights."""
-    plain = ceil(hidden * (units.VECTOR_BYTES[dtype] if units.WEIGHT_BYTES[dtype] < 1 else units.WEIGHT_BYTES[dtype]))
+    plain = ceil(hidden * (units.WEIGHT_BYTES if dtype in SCALED else units.VECTOR_BYTES)[dtype])
     if combine == "weights_dtype":
         return VectorBytes(plain, plain)
     scales = SCALE_BYTES * -(-hidden // VALUES_PER_SCALE) if dtype in SCALED else 0

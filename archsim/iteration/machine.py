@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from types import MappingProxyType
 
-from archsim.base.units import WEIGHT_BYTES
+from archsim.base.units import DTYPES, WEIGHT_BYTES
 from archsim.laws import scaling, transfers
 from archsim.laws.calibration_files import calibration_digest, calibration_named
 from archsim.laws.tables import CalibrationSpec, ReferenceRates
@@ -66,9 +66,12 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
 
 
 def measured_peak(reference: ReferenceRates, dtype: str) -> float:
-    """FLOP/s of the measured GPU in a dtype; of one that it lacks, BF16's, times as much as values are narrower."""
+    """FLOP/s of the measured GPU in a dtype, or in what its products compute in; of one that it lacks, BF16's, times as
+    much as values are narrower.
+    """
     peaks = reference.peak_flop_per_s
-    return peaks[dtype] if dtype in peaks else peaks["bf16"] * WEIGHT_BYTES["bf16"] / WEIGHT_BYTES[dtype]
+    of = dtype if dtype in peaks else DTYPES[dtype].computes
+    return peaks[of] if of in peaks else peaks["bf16"] * WEIGHT_BYTES["bf16"] / WEIGHT_BYTES[of]
 
 
 def scaled_report(system: SystemSpec) -> str:

@@ -63,14 +63,12 @@ def with_stand_ins(
         notes.append(f"{ATTENTION_STANDS_IN} {calibration.gpu} takes the times of {base.gpu}, scaled by rates.")
     calibration, said = _served_tables(calibration, experts)
     notes += said
-    like_products, calibration = narrow(calibration, "gemm", products)
-    like_experts, calibration = narrow(calibration, "moe", experts)
-    for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
-        if dtype != like:
-            notes.append(
-                f"{what.capitalize()} in {dtype} take the {like} tables of {calibration.gpu}, with fewer bytes of "
-                "weights."
-            )
+    like_products, calibration, stand_in = narrow(calibration, "gemm", products)
+    like_experts, calibration, of_experts = narrow(calibration, "moe", experts)
+    for what, dtype, like in (("Products", products, stand_in), ("Experts", experts, of_experts)):
+        if like and (what == "Products" or model.experts > 1):
+            named = dtype.removesuffix(f"_{SIXTEEN_BITS}")
+            notes.append(f"{what} in {named} take the {like} tables of {calibration.gpu}, with fewer bytes of weights.")
     if not model.gated and model.experts > 1:
         calibration, said = _without_gate(calibration, like_experts)
         notes += said
@@ -209,15 +207,17 @@ NARROW = MappingProxyType(
         "fp8": Narrow("fp8_block", 1.0),
         "nvfp4": Narrow("fp8_block", 2.0),
         "mxfp4": Narrow("bf16", 1.0),
-        "int4": Narrow("bf16", 1.0),
+        **dict.fromkeys(("int4", "fp8_bf16", "fp8_block_bf16", "nvfp4_bf16"), Narrow("bf16", 1.0)),
     }
 )
 
 FUSED = "fp8"  # dtype of products whose activations engines quantise in the kernel before
 
 
-def narrow(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:
-    """(dtype of the tables to use, calibration with its tables of that dtype at the rates of narrower weights)."""
+def narrow(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec, str]:
+    """(dtype of the tables to use, calibration with its tables of that dtype at the rates of narrower weights, dtype
+    that stands in or ''). Products of weights alone have tables beside those of 16 bits, which others keep.
+    """
     tables = getattr(calibration, section)
     own = [table for table in tables if table.dtype == dtype]
     if section == "gemm" and dtype == FUSED:
@@ -225,11 +225,15 @@ def narrow(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str,
         kept = tuple(table for table in tables if table.dtype != dtype or table.quantisation == "apart")
         calibration = calibration.model_copy(update={section: kept}) if own else calibration
     if own or dtype not in NARROW:
-        return dtype, calibration
+        return dtype, calibration, ""
     like, compute = NARROW[dtype]
+    if section == "gemm" and like == SIXTEEN_BITS:
+        alone = [table.model_copy(update={"dtype": dtype, "scaled_from": like}) for table in tables
+                 if table.dtype == like]  # fmt: skip
+        return dtype, calibration.model_copy(update={section: (*tables, *alone)}), like
     memory = WEIGHT_BYTES[like] / WEIGHT_BYTES[dtype]
     found = [faster(table, compute, memory) if table.dtype == like else table for table in tables]
-    return like, calibration.model_copy(update={section: tuple(found)})
+    return like, calibration.model_copy(update={section: tuple(found)}), like
 
 
 def faster(table, compute: float, memory: float):

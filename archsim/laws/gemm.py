@@ -205,10 +205,11 @@ def law_ns(
     ``compute`` scales the FLOP, ``memory`` all bytes; launch and the latency of each k are no bytes and stay (an H200
     by the laws of an H100, FP8 block: mean error 6.8 %, 8.7 with k scaled as well).
     """
-    operand = units.WEIGHT_BYTES[dtype]
+    weight = units.WEIGHT_BYTES[dtype]
+    operand = units.BF16_BYTES if units.DTYPES[dtype].computes == units.BF16 else weight  # of inputs
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
     flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * units.NS_PER_S
-    n_bytes = groups * (operand * (read * n * k + m * k) + OUTPUT_BYTES * m * n)
+    n_bytes = groups * (weight * read * n * k + operand * m * k + OUTPUT_BYTES * m * n)
     bytes_ns = n_bytes / (law.bytes_per_s * memory) * units.NS_PER_S
     return law.launch_ns + law.ns_per_k * k + law.ns_per_input * m * k / memory + overlapped_ns(law, flop_ns, bytes_ns)
 
@@ -339,9 +340,10 @@ class Rates(NamedTuple):
 
 def scale_to(calibration: CalibrationSpec, dtype: str, rates: Rates | None) -> Scale:
     """The scale of a die; None: the measured GPU. A peak of a dtype that the GPU lacks is worth as much more as its
-    weights are narrower. Raises LawMissing without any peak.
+    weights are narrower; weights alone have that of what they are multiplied in. Raises LawMissing without any peak.
     """
     peaks = calibration.reference.peak_flop_per_s
+    dtype = dtype if dtype in peaks else units.DTYPES[dtype].computes
     if dtype not in peaks:
         raise LawMissing(f"calibration {calibration.gpu} has no peak for {dtype}")
     if rates is None:

@@ -197,6 +197,9 @@ class ComputeSpec(Spec):
     # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
     # published simulator).
     efficiency: Efficiency = 0.7
+    # Whether the array multiplies in FP4, and so in FP8; null: as the calibration's GPU. Weights of a format that it
+    # does not multiply are served by vLLM, in BF16.
+    fp4: bool | None = None
     # GPU whose measured GEMMs represent this die's under ``gemm: calibrated``, scaled by the ratios of peaks and of
     # HBM bandwidths; the name of a file in configs/calibrations, or a path. None:
     # archsim.laws.calibration_files.DEFAULT_CALIBRATION.
@@ -222,6 +225,7 @@ class ComputeSpec(Spec):
         absent = {"lanes"} if self.lanes is None else set()
         absent |= {"clock", "clock_hz"} if self.clock_hz is None else set()
         absent |= {"kernel_latency", "kernel_latency_ns"} if self.kernel_latency_ns is None else set()
+        absent |= {"fp4"} if self.fp4 is None else set()
         absent |= {"kernels"} if self.kernels.has_values_of(KernelsSpec()) else set()
         return {key: value for key, value in written(self).items() if key not in absent}
 

@@ -7,6 +7,7 @@ from math import ceil
 
 import numpy as np
 
+from archsim.base.quantities import TIME, format_quantity
 from archsim.search.compare import NEVER, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
 from archsim.search.keys import keys_sentence
@@ -15,6 +16,7 @@ from archsim.show.units import listing, percent, significant, with_prefix
 from archsim.uncertainty.estimate import NO_DIFFERENCE, SURE, OptionPair
 from archsim.uncertainty.plateau import PLATEAU, best_value
 
+ENDLESS = 1e6  # ratios above it are over what serves nothing in a sample
 WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines is recommended
 
 
@@ -22,18 +24,21 @@ def answer(found: OptionComparison) -> str:
     sides, limits = found.sides, found.limits
     if found.varied is not None:
         return keys_sentence(found) if found.varied.keys else _over_key(found)
-    able = [each for each in sides if each.rates[0] > NEVER]
-    if len(sides) == 1 or len(able) == 1:
-        alone = able[0]
+    unable = [each.side.label for each in sides if not each.keeps]
+    cannot = f", and {listing(unable)} cannot keep that" if unable else ""
+    if not found.able:
+        fastest = min(float(each.frontier.ends()[0]) for each in sides)
+        token = format_quantity(float(f"{fastest:.3g}"), TIME)
+        return f"{_begin(found)}{listing(unable)} cannot keep that: the fastest token takes {token}."
+    first, *others = found.able
+    if not others:
+        alone = sides[first]
         low, middle, high = (with_prefix(value) for value in (alone.range.p05, alone.range.p50, alone.range.p95))
-        unable = [each.side.label for each in sides if each not in able]
-        cannot = f", and {listing(unable)} cannot keep that" if unable else ""
         users = f"{alone.side.machines * alone.chosen.way.engines * alone.batch.batch:,}"
         return (
             f"{_begin(found)}{alone.side.label} serves {middle} tokens per second ({low} to {high}) to {users} users "
             f"at a time{cannot}.{_size(found)}"
         )
-    first, *others = found.ranked
     said = []
     for other in others:
         by_all, by_price = found.pair(first, other, "machines"), found.pair(first, other, "usd")
@@ -44,7 +49,7 @@ def answer(found: OptionComparison) -> str:
             f"{ratio(by_price)} as many {UNITS['usd']}"
         )
     begin = f"{_begin(found)}{sides[first].side.label} serves {'; '.join(said)}"
-    text = f"{'; '.join([begin, *_turns(found, first, others[0])])}."
+    text = f"{'; '.join([begin, *_turns(found, first, others[0])])}{cannot}."
     if limits.rate_per_s:
         return f"{_size(found).strip()} {text}"
     return text
@@ -58,29 +63,37 @@ def _over_key(found: OptionComparison) -> str:
     tokens = " ".join(filter(None, ["as many tokens per second", UNITS[found.equal]]))
     said = []
     for begin in range(0, len(found.sides), count):
-        sides = found.sides[begin : begin + count]
+        places = [at for at in range(begin, begin + count) if found.sides[at].keeps]
+        sides, values = [found.sides[at] for at in places], [str(varied.values[at - begin]) for at in places]
+        lost = [str(value) for at, value in enumerate(varied.values, begin) if at not in places]
+        name = found.sides[begin].side.label.partition(" with ")[0]
+        cannot = f" With {listing(lost)} it cannot keep the limits." if lost else ""
+        if len(places) < 2:
+            alone = f"{name} serves {with_prefix(sides[0].range.p50)} tokens per second with {varied.key} {values[0]}."
+            said.append(f"{alone}{cannot}" if places else cannot.strip())
+            continue
+        numbers = [varied.numbers[at - begin] for at in places if varied.numbers]
         rates, prices = [each.per(found.equal)[skip:] for each in sides], [float(each.usd[0]) for each in sides]
-        best, equal, cheapest, worst, end = best_value(rates, prices, varied.numbers)
-        name = sides[0].side.label.partition(" with ")[0]
-        gained = ratio(found.pair(begin + cheapest, begin + worst, found.equal))
+        best, equal, cheapest, worst, end = best_value(rates, prices, numbers)
+        gained = ratio(found.pair(places[cheapest], places[worst], found.equal))
         flat = (
-            f" {listing(str(varied.values[at]) for at in equal)} serve as much within the noise, of which "
-            f"{varied.values[cheapest]} is the cheapest."
+            f" {listing(values[at] for at in equal)} serve as much within the noise, of which "
+            f"{values[cheapest]} is the cheapest."
             if len({prices[at] for at in equal}) > 1 else ""
         )  # fmt: skip
-        if len(equal) == count:
-            over = found.pair(begin + best, begin + worst, found.equal)
+        if len(equal) == len(places):
+            over = found.pair(places[best], places[worst], found.equal)
             said.append(
-                f"{varied.key} has no effect on {name} from {varied.values[0]} to {varied.values[-1]}.{flat}"
+                f"{varied.key} has no effect on {name} from {values[0]} to {values[-1]}.{flat}{cannot}"
                 if over.ratio.p50 <= 1 + PLATEAU
                 else f"{name} serves {ratio(over)} {tokens} with {varied.key} "
-                f"{varied.values[best]} as with {varied.values[worst]}, which is not decided."
+                f"{values[best]} as with {values[worst]}, which is not decided.{cannot}"
             )
             continue
         said.append(
-            f"{name} serves {gained} {tokens} with {varied.key} {varied.values[cheapest]} as with "
-            f"{varied.values[worst]}.{flat}"
+            f"{name} serves {gained} {tokens} with {varied.key} {values[cheapest]} as with {values[worst]}.{flat}"
             + (f" That is the {end} value that was tried, and beyond it more may be gained." if end else "")
+            + cannot
         )
     begin_ = _begin(found)
     turn = key_crossing(found)
@@ -117,16 +130,19 @@ def _begin(found: OptionComparison) -> str:
 def ratio(each: OptionPair) -> str:
     """``0.6 × (0.5–0.8)``, and whether it is a tie."""
     low, middle, high = (_times(value) for value in each.ratio)
+    ends = f"{low}–{high}" if each.ratio.p95 < ENDLESS else f"at least {low}"
     if not each.probability and not each.reverse:
         return f"{middle} × (a tie: the same in all samples)"
     tie = ""
     if max(each.probability, each.reverse) < SURE:
         tie = f", a tie: ahead in {percent(each.probability)} of samples"
-    return f"{middle} ×" if low == high and not tie else f"{middle} × ({low}–{high}{tie})"
+    return f"{middle} ×" if low == high and not tie else f"{middle} × ({ends}{tie})"
 
 
 def _times(value: float) -> str:
     """Two decimals near 1, two digits elsewhere."""
+    if value < 1 / ENDLESS:
+        return "0"
     return f"{value:.2f}" if 0.1 <= value < 10 else significant(value, 2)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,11 @@ class Compared:
         """Of the rates in samples, or of the one without a draw."""
         return interval(self.rates[1:] if len(self.rates) > 1 else self.rates)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it serves anything within the limits, without a draw and in half of the samples."""
+        return bool(self.rates[0] > NEVER and self.range.p50 > NEVER)
+
     def amount(self, equal: str) -> np.ndarray | float:
         """How much of a budget all machines are."""
         system, count = self.machine.system, self.side.machines
@@ -123,6 +128,11 @@ class OptionComparison(Shown):
 
         return sorted(range(len(self.sides)), key=key)
 
+    @property
+    def able(self) -> list[int]:
+        """Those of them that keep the limits."""
+        return [at for at in self.ranked if self.sides[at].keeps]
+
     def crossing(self, one: int, other: int, equal: str) -> Crossing | None:
         """Where the order of two sides turns, in ns a token."""
         a, b = self.sides[one], self.sides[other]
@@ -143,13 +153,13 @@ class OptionComparison(Shown):
         for each in self.sides:
             for used, curve in zip(each.machine.used, each.frontier.curves, strict=True):
                 for at, batch in enumerate(used.batches):
-                    rate = curve.tokens_per_s[skip:, at] * each.side.machines
+                    rate = np.nan_to_num(curve.tokens_per_s[skip:, at]) * each.side.machines
                     ends, watts = interval(rate), each.side.machines * used.way.engines * batch.watts
                     rows.append({
                         "side": each.side.label, "way": used.way.label,
                         "engines": used.way.engines * each.side.machines, "batch": batch.batch,
-                        "tpot_ms": float(np.median(curve.tpot_ns[skip:, at]) / 1e6),
-                        "ttft_ms": float(np.median(curve.ttft_ns[skip:, at]) / 1e6), "tokens_per_s": ends.p50,
+                        "tpot_ms": float(np.nanmedian(curve.tpot_ns[skip:, at]) / 1e6),
+                        "ttft_ms": float(np.nanmedian(curve.ttft_ns[skip:, at]) / 1e6), "tokens_per_s": ends.p50,
                         "tokens_per_s_p05": ends.p05, "tokens_per_s_p95": ends.p95,
                         "tokens_per_s_per_usd": float(np.median(rate / each.usd[skip:])),
                         "tokens_per_j": ends.p50 / max(watts, 1e-9),
@@ -178,7 +188,7 @@ class OptionComparison(Shown):
             "ratios": [
                 {"equal": equal, "side": found.faster, "over": found.slower, "p50": found.ratio.p50,
                  "p05": found.ratio.p05, "p95": found.ratio.p95, "probability": found.probability}
-                for one, other in combinations(self.ranked, 2)
+                for one, other in combinations(self.able, 2)
                 for equal in EQUALS for found in (self.pair(one, other, equal),)
             ],
             "notes": list(self.notes),
@@ -211,11 +221,11 @@ def compare_machines(
     for machine, frontier in zip(found, frontiers, strict=True):
         say(f"{machine.side.name}: simulating what was chosen")
         compared.append(_compare_side(machine, frontier, limits, requests, samples))
-    return OptionComparison(
+    comparison = OptionComparison(
         sides=tuple(compared), model=of, limits=limits, requests=requests, equal=equal, samples=samples,
-        notes=(*_chosen_model(sides, model, of.name), *_notes(compared, requests, of, varied is not None)),
-        grid=grid_of([each.frontier for each in compared]), varied=varied,
+        notes=_chosen_model(sides, model, of.name), grid=grid_of([each.frontier for each in compared]), varied=varied,
     )  # fmt: skip
+    return replace(comparison, notes=(*comparison.notes, *_notes(comparison)))
 
 
 def _chosen_model(sides: Sequence[Side], asked: Any, name: str) -> tuple[str, ...]:
@@ -306,7 +316,8 @@ def _in_worlds(
         for used in shown:
             mine = factors if used is shown[0] else _by_place(shown[0], used, factors)
             rows = np.concatenate([np.ones((1, len(used.batches))), mine])
-            prompts = np.concatenate([[1.0], mine[:, -1]])  # products decide both
+            largest = np.where(np.isnan(mine[:, -1]), mine[:, 0], mine[:, -1])  # where it can hold a limit of power
+            prompts = np.concatenate([[1.0], largest])  # products decide both
             curves.append(used.curve(requests.output, rows, prompts))
         frontiers.append(Frontier(curves))
     return frontiers
@@ -394,8 +405,8 @@ def _simulate(machine: Machine, used: Used, batch: int, requests: Requests) -> t
     return batch_of(simulator.record(run, details=False)["row"], batch), file
 
 
-def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, variants: bool) -> list[str]:
-    found = []
+def _notes(comparison: OptionComparison) -> list[str]:
+    sides, requests, found = comparison.sides, comparison.requests, []
     if requests.prompts:
         found.append(
             f"Requests have {requests.prompt:,g} prompt and {requests.output:,g} output tokens. The time to the first "
@@ -415,17 +426,25 @@ def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, vari
                 f"{each.side.name}: {len(each.machine.refused)} of {each.machine.tried} ways to use it are refused, "
                 f"such as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
             )
-    if variants:
+        lost = int(np.isnan(each.frontier.curves[0].tpot_ns).any(axis=1).sum())
+        if lost:
+            found.append(
+                f"{each.side.name}: in {lost} of {comparison.samples} samples it cannot hold its limits of power and "
+                "heat with some batches, even at the lowest clock. These serve nothing there"
+            )
+    if comparison.varied is not None:
         found.append("All values are of one design, which share their samples")
     elif len(sides) > 1:
-        same, other = worlds.shared_parts(*(each.machine.system for each in sides[:2]))
+        leading = list(dict.fromkeys((*comparison.able, *comparison.ranked)))[:2]
+        one, two = (sides[at].machine for at in leading)
+        same, other = worlds.shared_parts(one.system, two.system)
         if other:
             found.append(
-                f"{listing(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose samples "
-                f"are independent" + (f"; {listing(same)} are the same" if same else "")
+                f"{listing(other)} of {one.side.name} and {two.side.name} are different parts, whose samples are "
+                "independent" + (f"; {listing(same)} are the same" if same else "")
             )
     found.append(
         "Prices are of making the machines (archsim hardware cost), and hosts take no time where their file says none"
     )
-    found += [f"{model.name} is approximate: {each}" for each in model.approximate]
+    found += [f"{comparison.model.name} is approximate: {each}" for each in comparison.model.approximate]
     return found

@@ -36,10 +36,9 @@ def reasons(found: OptionComparison) -> Iterator[str]:
                 f"{each.side.label}: the event engine takes {each.simulated:.2f} times the estimate, which the rates "
                 "include."
             )
-    leading = [found.sides[at] for at in found.ranked[:2]]
-    if found.varied is None and len(leading) == 2 and all(each.rates[0] > NEVER for each in leading):
-        a, b = leading
-        ratio_ = found.pair(found.ranked[0], found.ranked[1], "machines").ratio.p50
+    if found.varied is None and len(found.able) > 1:
+        one, other = found.able[:2]
+        a, b, ratio_ = found.sides[one], found.sides[other], found.pair(one, other, "machines").ratio.p50
         yield (
             f"Per dollar, both serve as much if {a.side.label} costs {with_prefix(b.usd[0] * ratio_)} USD; it is "
             f"estimated at {with_prefix(a.usd[0])} USD, and {b.side.label} at {with_prefix(b.usd[0])} USD."
@@ -53,9 +52,11 @@ def _edge(found: OptionComparison, each: Compared) -> str:
         largest = _ms(float(curve.tpot_ns[0, -1]))
         return f"{each.side.name} is held by its largest batch, not by the limit: a token takes {largest} there."
     sizes = np.log([one.batch for one in used.batches])
+    held = ((row, ~np.isnan(row)) for row in curve.tpot_ns[1:])
     keeps = [
-        float(np.exp(np.interp(np.log(limit), np.log(np.maximum.accumulate(row)), sizes))) for row in curve.tpot_ns[1:]
-    ]
+        float(np.exp(np.interp(np.log(limit), np.log(np.maximum.accumulate(row[is_held])), sizes[is_held])))
+        if is_held.any() else 0.0 for row, is_held in held
+    ]  # fmt: skip
     safe = int(np.percentile(keeps, 100 - 100 * SURE)) // used.way.groups * used.way.groups
     missed = float(np.mean(np.array(keeps) < each.batch.batch * 0.999))
     return (

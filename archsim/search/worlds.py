@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.base import errors
 from archsim.base.sums import sum
 from archsim.base.uncertain import Quantity
 from archsim.iteration.layers import kind_of_attention
@@ -100,15 +101,20 @@ class InWorlds(NamedTuple):
     drawn: Mapping[str, np.ndarray]
 
     def batches(self, way: Way, batches: Sequence[int], among: Sequence[int]) -> np.ndarray:
-        """float64[world, batch] ns of an iteration over that without a draw; ``among``: the samples, or all."""
-        at = self.estimates
-        runs = [run_of(experiment_of(at.base, way, each, at.requests, context=at.context), False) for each in batches]
+        """float64[world, batch] ns of an iteration over that without a draw; NaN where it cannot hold a limit of power.
+        ``among``: the samples.
+        """
+        of = self.estimates
+        runs = [run_of(experiment_of(of.base, way, each, of.requests, context=of.context), False) for each in batches]
         own = [sum(parts_of(simulator.iteration(run)).values()) for run, simulator in runs]
         found = np.empty((len(among), len(batches)))
         for row, world in zip(found, among, strict=True):
             system = drawn(runs[0][0].system, self.off.machine, self.drawn, world)
-            row[:] = [self._longer(parts_of(simulator.iteration(replace(run, system=system))), world)
-                      for run, simulator in runs]  # fmt: skip
+            for at, (run, simulator) in enumerate(runs):
+                try:
+                    row[at] = self._longer(parts_of(simulator.iteration(replace(run, system=system))), world)
+                except errors.CapacityError:
+                    row[at] = np.nan
         return found / own
 
     def _longer(self, parts_ns: Mapping[str, float], world: int) -> float:

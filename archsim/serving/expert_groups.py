@@ -210,7 +210,7 @@ def in_dtype(system: SystemSpec, dtype: str, calibration: CalibrationSpec) -> Sy
     if dtype not in peaks or own not in peaks:
         raise SpecError(
             f"precision.experts: {dtype}: calibration {calibration.gpu} has no peak of it beside {own}, the dtype of "
-            f"{system.name}. Give system: {{like: {system.name}, name: mine, compute: {{dtype: {dtype}, peak: ...}}}}"
+            f"{system.name}. Give routing: uniform, or a machine whose compute.dtype and peak are those of the experts"
         )
     peak = system.compute.peak_flop_per_s * peaks[dtype] / peaks[own]
     compute = system.compute.model_copy(update={"dtype": dtype, "peak_flop_per_s": peak})

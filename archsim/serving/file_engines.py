@@ -25,6 +25,7 @@ from archsim.serving.speculation import NO_DRAFTS, Speculation
 from archsim.serving.speculation import of as drafts_of
 from archsim.serving.tabulated import Overlap
 from archsim.specs.deployment import ParallelSpec
+from archsim.specs.recipes import unserved
 from archsim.specs.serving import ExpertsOnSpec, TransferSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving
 
@@ -135,7 +136,8 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             f"{system.name}: dies_as_built: archsim serve has the measured times of equal GPUs. Omit speed and "
             "harvest, or take an experiment (archsim sweep)"
         )
-    precision = spec.precision.dtypes(system.compute.dtype, serving.model)
+    if why := unserved(spec.engine, spec.precision.dtypes(system.compute.dtype, model), system):
+        raise SpecError(why)
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
     overlap = overlap_of(serving, parallel.ranks, parallel.attention.dp)
     if parallel.pp > 1:
@@ -154,7 +156,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         calibration=calibration_named(system.compute.calibration) if rates is not None else calibration_on(system),
         hbm_bytes=system.hbm.capacity_bytes,
         parallel=parallel.sizes(has_experts(serving.model)),
-        precision=precision,
+        precision=serving.precision,
         routing=None if traffic else str(spec.routing),
         library=None if spec.engine == NONE or rates is not None else spec.engine,
         utilisation=utilisation,
@@ -263,10 +265,10 @@ def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
     """
     spec, given = serving.spec, serving.spec.host
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
-    products = spec.precision.products or serving.system.compute.dtype
     if spec.disaggregated != "none" and spec.disaggregated.prefill == "none":
         pool = ""
-    found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
+    dtypes = serving.precision.experts, serving.precision.products
+    found = host_of(spec.engine, serving.model, gpu, *dtypes, pool=pool, dp=dp)
     if serving.system.launch != WITH_KERNELS:  # factors are of kernels of GPUs
         found = found._replace(experts=1.0, decodes=1.0, prompts=1.0)
     if given is not None:

@@ -228,8 +228,7 @@ class ExpertGroup:
         rest_ns = parts.rest_ns[min(each, len(parts.rest_ns) - 1)]
         balance, before, step_ns = 0.0, _spent(engine), 0.0
         for layer in range(engine.layers):
-            times = engine.step(layer, self._demand(drawn[:, layer], layer, prompt), 0.0)
-            engine.balancing.end_step(times.step_ns + rest_ns)
+            times = engine.step(layer, self._demand(drawn[:, layer], layer, prompt), 0.0, rest_ns)
             load = loop.load_of(times.plan, engine.machine.dies)
             balance += load.mean() / max(load.max(), 1)
             step_ns += times.step_ns

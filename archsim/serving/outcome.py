@@ -276,13 +276,11 @@ def measured_residual(serving: Serving) -> ResidualRow | None:
     spec, system = serving.spec, serving.system
     measured = is_measured(system) and has_measured_links(system)
     gpu = (system.compute.calibration or DEFAULT_CALIBRATION) if measured else ANY
-    products = spec.precision.products or serving.system.compute.dtype
     pools = spec.disaggregated != "none"
     if pools and (spec.experts_on is not None or serving.machines):
         return None
-    return residual_of(
-        spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools, spec.engine_version
-    )
+    dtypes = serving.precision.experts, serving.precision.products
+    return residual_of(spec.engine, serving.model, gpu, *dtypes, pools, spec.engine_version)
 
 
 def range_of(serving: Serving, measures: Measures) -> str:

@@ -237,7 +237,7 @@ def refuse_cut_blocks(model: ModelSpec, parallel: Parallelism, precision: Precis
 
 
 # Weights along each side of a block that has one scale (DeepSeek-V3, arXiv 2412.19437, section 3.3.2).
-BLOCKS = MappingProxyType({"fp8_block": 128})
+BLOCKS = MappingProxyType({"fp8_block": 128, "fp8_block_bf16": 128})
 _UNCUT = "fp8, with one scale a tensor, or bf16"
 
 

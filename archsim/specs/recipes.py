@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from archsim.base.units import WEIGHTS_ALONE
 from archsim.laws.calibration_files import reference_of
 from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
+from archsim.specs.deployment import Precision
 from archsim.specs.schedulers import JOIN, SchedulerSpec
 from archsim.specs.serving import LengthSpec, ServeSpec
 
@@ -149,16 +151,47 @@ def _scheduler_of(spec: ServeSpec, system: SystemSpec) -> dict[str, tuple[Any, s
 
 def default_of(engine: str, key: str, version: str | None, system: SystemSpec) -> EngineDefault:
     """The default of an engine of a version (None: of the newest) on a machine."""
-    fp8 = system.compute.dtype.startswith("fp8") or has_fp8(system.compute.calibration)
     return next(
         row for row in ENGINE_DEFAULTS
         if (row.engine, row.key) == (engine, key) and system.hbm.capacity_bytes >= row.least_gib * GIB
-        and (fp8 or not row.needs_fp8) and (version is None or _numbers(version) >= _numbers(row.since))
+        and not (row.needs_fp8 and lacks("fp8", system))
+        and (version is None or _numbers(version) >= _numbers(row.since))
     )  # fmt: skip
 
 
-def has_fp8(calibration: str | None) -> bool:
-    return "fp8" in reference_of(calibration).peak_flop_per_s
+def lacks(dtype: str, system: SystemSpec) -> bool:
+    """Whether a GPU has no arithmetic of a format of WEIGHTS_ALONE. All that have FP4's have FP8's."""
+    compute, peaks = system.compute, reference_of(system.compute.calibration).peak_flop_per_s
+    if system.launch != "gpu" or dtype not in WEIGHTS_ALONE or compute.dtype == dtype:
+        return False
+    fp4 = "nvfp4" in peaks if compute.fp4 is None else compute.fp4
+    return not (fp4 or (dtype.startswith("fp8") and (compute.dtype.startswith("fp8") or "fp8" in peaks)))
+
+
+def multiplies(precision: Precision, system: SystemSpec) -> Precision:
+    """What a GPU multiplies a checkpoint as: a format that it lacks is of its weights alone."""
+    products, experts = (
+        WEIGHTS_ALONE[dtype] if lacks(dtype, system) else dtype for dtype in (precision.products, precision.experts)
+    )
+    return precision._replace(products=products, experts=experts)
+
+
+def unserved(engine: str, precision: Precision, system: SystemSpec) -> str:
+    """Why an engine does not serve a checkpoint of a format that a GPU lacks; '' if it does. vLLM has Marlin's kernels
+    for that, of NVIDIA's GPUs with BF16 (csrc/quantization/marlin: from sm80 on).
+    """
+    for key, dtype in (("products", precision.products), ("experts", precision.experts)):
+        if not lacks(dtype, system):
+            continue
+        form, has = ("FP8", "compute.dtype: fp8") if dtype.startswith("fp8") else ("FP4", "compute.fp4: true")
+        said = f"precision.{key}: {dtype}: {system.name} has no {form} arithmetic"
+        if system.datasheet_only:
+            return f"{said}, and nobody knows its kernels (datasheet_only). Give bf16, or {has} where it has it"
+        if system.compute.dtype == "fp16":
+            return f"{said}, and no BF16 to multiply such weights in (compute.dtype: fp16). Give bf16"
+        if engine not in ("vllm", "none"):
+            return f"{said}, and no kernel of {engine} multiplies such weights in BF16. Give engine: vllm, or bf16"
+    return ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

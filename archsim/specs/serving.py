@@ -360,7 +360,7 @@ class RoutingSpec(ServingSpec):
         if len(given) != 1:
             raise ValueError(f"expected one of like, synthetic and trace, not {' and '.join(given) or 'none'}")
         if self.synthetic and self.synthetic.chunk_tokens is not None:
-            raise KeyProblem(("synthetic", "chunk_tokens"), "requests that are served have prompts of their own, in "
+            raise KeyProblem(("synthetic", "chunk_tokens"), "served requests are themselves prompts, in "
                              "chunks by `scheduler`. Give prompt_tokens, of how many tokens each is")  # fmt: skip
         return self
 

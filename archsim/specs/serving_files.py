@@ -11,13 +11,13 @@ from archsim.machine.system import SystemSpec
 from archsim.model.checkpoints import dtypes_in, precision_named
 from archsim.model.spec import ModelSpec
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.deployment import PrecisionSpec
+from archsim.specs.deployment import Precision, PrecisionSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
 from archsim.specs.library import Source, folder_of, label_of, manifest_blamed, take_facts, tree_of
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.policies import PolicySpec, RuleSpec
 from archsim.specs.policy_axes import spread_policies
-from archsim.specs.recipes import with_recipe
+from archsim.specs.recipes import multiplies, with_recipe
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, find_traffic, folders_around, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
 from archsim.specs.serving_keys import precision_word, put_key, turn
@@ -66,6 +66,11 @@ class Serving(NamedTuple):
         axes = f", axes {', '.join(self.axes)}" if self.axes else ""
         names = ", ".join(policy.name for policy in self.policies)
         return f"Serving({self.model.name} on {self.system.name}, scheduler {self.spec.scheduler.name}, {names}{axes})"
+
+    @property
+    def precision(self) -> Precision:
+        """As the machine multiplies it."""
+        return multiplies(self.spec.precision.dtypes(self.system.compute.dtype, self.model), self.system)
 
     @property
     def has_traffic(self) -> bool:

@@ -115,7 +115,8 @@ def tie(pair: OptionPair, worlds: int) -> bool:
 
 
 def shorten(run: Run) -> Run:
-    changed = {"layers": min(LAYERS, layers_of(run)), "decode_steps": min(1, run.workload.decode_steps)}
+    steps = min(run.workload.warmup_steps + 1, run.workload.decode_steps)
+    changed = {"layers": min(LAYERS, layers_of(run)), "decode_steps": steps}
     workload = run.workload.model_copy(update=changed)
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload), engine=FAST, details=False)
 

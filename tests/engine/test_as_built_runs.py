@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.as_built import ROOFLINE, decode_ns, experiment_of, rows, table
+from support.examples import sampled
 
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
@@ -115,7 +116,7 @@ SWITCHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("machine", SWITCHED)
+@pytest.mark.parametrize("machine", sampled(SWITCHED, {"h100_node", "mi300x_node"}.__contains__))
 def test_weak_ports_of_all_gpus_are_links_of_half_the_bandwidth(machine):
     """`[0, 8]` and `[0, 1]` refused each other in a circle, and measured kernels took either in silence."""
     level, end = SWITCHED[machine]

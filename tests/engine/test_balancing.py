@@ -1,10 +1,12 @@
 """Balancers in the engines: every preset on a wafer and on switches, and what moving weights costs."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from support.balancer_runs import BATCH, MODEL, WAFER, run_of
+from support.examples import sampled
 from support.small_runs import BATCH as OF_BATCH
 from support.small_runs import (
     demand_of,
@@ -106,7 +108,7 @@ def test_moves_advance_by_what_the_scarcest_resource_spares():
 
 
 def test_a_migration_that_has_arrived_moves_no_more():
-    """A serving iteration ends twice: with its step, and with the rest of it. Bytes neither vanish nor come back."""
+    """Bytes neither vanish nor come back."""
     run = run_of("eplb", migration="overlapped")
     next(result for result in run.steps() if run.engine.balancing.pending is not None)
     balancing = run.engine.balancing
@@ -116,6 +118,15 @@ def test_a_migration_that_has_arrived_moves_no_more():
         balancing.end_step(step_ns)
         counts.append((balancing.totals.migrated_bytes, balancing.totals.under_way_bytes, balancing.pending.left))
     assert counts[0][0] > 0 and counts[0][2] == 0 and counts[1:] == [counts[0]] * 2
+
+
+def test_a_decision_waits_once_for_a_step_and_what_follows_it():
+    run = run_of("eplb", migration="overlapped")
+    found = next(result for result in run.steps() if run.engine.balancing.pending is not None)
+    pending = run.engine.balancing.pending
+    pending.decision_ns, left = 1e12, pending.left
+    took_ns = run.engine.step(found.layer, found.demand, 0.0, rest_ns=5e5).end_ns + 5e5
+    assert 1e12 - pending.decision_ns == pytest.approx(took_ns) and pending.left == left  # weights wait for it
 
 
 def test_replicas_hide_behind_the_step_before():
@@ -395,8 +406,9 @@ def test_a_warm_up_leaves_a_step_to_count():
 ADMITTED = {"name": "heatmap", "admission": "reread"}
 
 
-@pytest.mark.parametrize("room", [None, 24, 40.5])
-@pytest.mark.parametrize("allocation", ["first_seen", "copy_aware"])
+@pytest.mark.parametrize(("allocation", "room"), sampled(
+    product(("first_seen", "copy_aware"), (None, 24, 40.5)), {("first_seen", 24), ("copy_aware", 40.5)}.__contains__
+))  # fmt: skip
 def test_admission_never_writes_more_than_the_papers_rule(allocation, room):
     """In every step its bits are among those of the paper's rule; over a run it writes no more."""
     paper, admitted = (

@@ -42,7 +42,7 @@ def cases(execution, gemm, at_a_commit):
 
 @every_kind
 def test_a_better_machine_slows_no_run(execution, gemm):
-    assert [each for case in cases(execution, gemm, 2) for each in slower_runs(case, 3, SLOWER)] == []
+    assert [each for case in cases(execution, gemm, 1) for each in slower_runs(case, 3, SLOWER)] == []
 
 
 # Machines on which a case was once 0.6 to 6.8 % slower. Latency was taken off products that no read preceded, and what
@@ -66,7 +66,7 @@ ONCE_SLOWER = [
 @pytest.mark.parametrize(("engine", "gemm", "numbers", "what"), ONCE_SLOWER)
 def test_nor_one_that_was_once_slower(engine, gemm, numbers, what):
     """``what``: the property that is better, or the number of the better machine."""
-    for number in numbers[: examples(9, 2)]:
+    for number in numbers[: examples(9, 1)]:
         case, plans = random_case(number, gemm=gemm), []
         before = case.run(engine, None, plans)
         given = isinstance(what, str)
@@ -112,7 +112,7 @@ def test_freeing_a_cost_lengthens_no_run(execution, gemm):
     ("name", "execution", "engine"),
     sampled(
         product(("base", "ep"), ("weight_streaming", "expert_parallel"), ENGINES),
-        lambda each: (each[0] == "base") == (each[2] is EventEngine),
+        {("base", "expert_parallel", EventEngine), ("ep", "weight_streaming", AnalyticalEngine)}.__contains__,
     ),
 )
 def test_a_free_transfer_leaves_kernels_that_permute_what_they_receive(name, execution, engine):

@@ -4,10 +4,10 @@ import pytest
 from support.examples import sampled
 from support.laws import LAWS, SYSTEMS, assert_equal_bytes, ran
 
-TRIED = [system for system in SYSTEMS if system.sampled]
+TRIED = [system for system in SYSTEMS if system.sampled][::2]
 
 
-@pytest.mark.parametrize("system", sampled(SYSTEMS, lambda system: system.sampled), ids=lambda system: system.name)
+@pytest.mark.parametrize("system", sampled(SYSTEMS, TRIED.__contains__), ids=lambda system: system.name)
 def test_laws_hold(system):
     one = ran(system.start)
     assert one.total_ns > 0
@@ -15,7 +15,7 @@ def test_laws_hold(system):
         law.holds(one)
 
 
-@pytest.mark.parametrize("system", sampled(SYSTEMS, TRIED[::4].__contains__), ids=lambda system: system.name)
+@pytest.mark.parametrize("system", sampled(SYSTEMS, TRIED[::5].__contains__), ids=lambda system: system.name)
 def test_equal_runs_give_equal_bytes(system):
     assert_equal_bytes(system.start().run(), system.start().run())
 

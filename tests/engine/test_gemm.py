@@ -352,7 +352,7 @@ def run_one(system, model, tokens, **changes):
     ("case", "changes"),
     sampled(
         product([*ENGINE_CASES, SPARSE], ({}, {"contention": "reserved"})),
-        lambda each: not each[1] or each[0] is ENGINE_CASES[1],
+        lambda each: each[0] in (SPARSE, *ENGINE_CASES[:2]) and bool(each[1]) == (each[0] is ENGINE_CASES[1]),
     ),
     ids=str,
 )

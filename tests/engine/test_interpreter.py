@@ -277,7 +277,7 @@ PAIRS = [
     run for run in EVERY_PAIR
     if examples(2, 1) > 1 or run[0] == "allo+pred" or run[1] in ({}, {"contention": "reserved"})
 ]  # fmt: skip
-RUNS = PAIRS + [
+SPECIAL = [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
     ("pred", {"contention": "reserved"} | BACKGROUND, SLOW_HBM),
@@ -306,6 +306,7 @@ RUNS = PAIRS + [
         for older, changes in itertools.product((FREE_VECTORS, ONE_BY_ONE), ({}, {"contention": "reserved"}))
     ),
 ]
+RUNS = PAIRS + SPECIAL[:: examples(2, 1) > 1 or 2]
 
 
 def run_both(name, changes, hardware):

@@ -95,7 +95,7 @@ def test_home_without_activations_moves_nothing_between_dies():
 SCHEDULING_ANOMALY = 0.005  # of a run of few steps: list scheduling on a faster machine may order work less luckily
 
 
-@pytest.mark.parametrize("name", sampled(["base", "allo+pred", "ep", "pred"], lambda name: "a" in name))
+@pytest.mark.parametrize("name", sampled(["base", "allo+pred", "ep", "pred"], {"allo+pred"}.__contains__))
 def test_twice_the_bandwidth_slows_no_shipped_run(name, record_property):
     """Qwen3-235B on Dojo, two of its MoE layers; single steps that get slower are counted."""
     system, model = load_system("dojo"), load_model("qwen3-235b-a22b")

@@ -54,7 +54,7 @@ STUDIES = {
     "points": Study(lambda given, out, watcher, jobs: ar.sweep(given, out, jobs, watcher), AXES, TABLES[1:2]),
     "explore": Study(
         lambda given, out, watcher, jobs: ar.explore(given, out, jobs, lambda: nullcontext(watcher)), EXPLORED,
-        ("front.csv", "index.html", "manifest.yaml"),
+        ("front.csv", "index.html", "manifest.yaml"), nightly=True,
     ),
     "serve": Study(
         lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs, samples=0), SERVED,
@@ -63,11 +63,11 @@ STUDIES = {
     "serve axes": Study(
         lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs, samples=0),
         SERVED | {"sweep": {"grid": SERVED_AXES}}, ("results.csv", "results.parquet", "index.html", "manifest.yaml"),
+        nightly=True,
     ),
     "sure": Study(
         lambda given, out, watcher, jobs: ar.sure(given, 4, out, jobs=jobs, watcher=watcher),
-        TOY | {"engine": "analytical"}, SURE, False, False,
-        "shares",
+        TOY | {"engine": "analytical"}, SURE, True, False, "shares",
     ),
     "serve sure": Study(
         lambda given, out, watcher, jobs: ar.serve_sure(given, 4, out=out, watcher=watcher, jobs=jobs), SERVED, SURE,
@@ -149,7 +149,9 @@ def test_a_second_time_nothing_is_run_and_nothing_changes(whole_of, name, tmp_pa
     assert watcher.ended <= whole.study.first and files(whole.study, whole.folder) == before
 
 
-@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.manifest])
+@pytest.mark.parametrize("name", sampled(
+    [name for name, study in STUDIES.items() if study.manifest], lambda name: not STUDIES[name].nightly,
+))  # fmt: skip
 def test_a_manifest_gives_the_same_bytes(whole_of, name, tmp_path):
     whole = whole_of(name)
     with alone(tmp_path / "cache"):

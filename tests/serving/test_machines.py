@@ -10,9 +10,10 @@ from support.examples import sampled
 
 from archsim.base.config_files import search_folders
 from archsim.base.errors import SpecError
+from archsim.base.units import WEIGHT_BYTES
 from archsim.base.yaml import read_yaml
 from archsim.iteration.constants import engines, host_of
-from archsim.iteration.layers import ALL_REDUCE, CAUSES
+from archsim.iteration.layers import ALL_REDUCE, CAUSES, DENSE_FFN, LM_HEAD, PROJECTIONS, SAMPLED
 from archsim.iteration.machine import has_measured_links, scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
@@ -27,13 +28,16 @@ from archsim.serving.answers.race import Race, Tried, find_curve
 from archsim.serving.answers.recommend import recommend
 from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
+from archsim.serving.kv_room import kv_blocks
 from archsim.serving.outcome import measured_residual
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.serving import check_serving, deploy, requests_on, serve, serve_at_clock
 from archsim.serving.simulate import Scheduler
+from archsim.specs.deployment import Precision
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 
+PRODUCTS = PROJECTIONS, DENSE_FFN
 FP8 = {"products": "fp8_block", "experts": "fp8_block", "kv": "bf16"}
 
 
@@ -108,6 +112,20 @@ def test_weights_take_the_hbm_of_the_machine():
     """A token reads 70e9 / 8 weights of a byte on each rank: 8.7 ms at 1 TB/s, which HBM carries."""
     tpot = {rate: times_ms(of_machine(mine(hbm={"bandwidth": rate})))[1] for rate in ("1 TB/s", "4.8 TB/s", "9.6 TB/s")}
     assert tpot["1 TB/s"] > 8.7 > tpot["4.8 TB/s"] > tpot["9.6 TB/s"]
+
+
+@pytest.mark.parametrize(("system", "dtype"), [("a100_cluster", "fp8_block"), ("h200_node", "nvfp4")])
+def test_weights_without_an_arithmetic_of_their_own_take_their_bytes_and_the_rate_of_bf16(system, dtype):
+    """A token alone reads fewer bytes; 8,192 tokens take the FLOP of BF16, and no less than these."""
+    engines_of = [engine_of(each, each.spec.parallel) for words in ("bf16", dtype) for each in [
+        of_machine(system, engine="vllm", precision={"products": words, "kv": "bf16"})]]  # fmt: skip
+    scheduler = Scheduler(max_num_seqs=16, max_num_batched_tokens=8192)
+    wide, alone = (laws_of(each, scheduler)[0] for each in engines_of)
+    read, multiplied = (alone.ns(*PRODUCTS)[rows] / wide.ns(*PRODUCTS)[rows] for rows in (1, 8192))
+    assert WEIGHT_BYTES[dtype] / 2 < read < 0.9 and 0.95 < multiplied <= 1
+    assert np.array_equal(*(each.ns(LM_HEAD, rows=SAMPLED) for each in (wide, alone)))  # in BF16 in both
+    stored = engines_of[1]._replace(precision=Precision(dtype, experts=dtype))
+    assert kv_blocks(engines_of[1], scheduler) == kv_blocks(stored, scheduler) > kv_blocks(engines_of[0], scheduler)
 
 
 @pytest.mark.parametrize(("faster", "slower"), [("mi355x_node", "h100_node"), ("vr_nvl144", "b200_node")])

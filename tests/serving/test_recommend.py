@@ -316,6 +316,14 @@ def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision()
         asked_of("Qwen/Qwen3-32B-INT4", ["h200"], tpot="50ms")
 
 
+def test_weights_without_an_arithmetic_of_their_own_are_of_vllm_and_named():
+    (kind,) = kinds_of(asked_of("Qwen/Qwen3-32B-FP8", ["a100:8"], tpot="50ms"))
+    assert (kind.engine, kind.recipe) == ("vllm", "FP8 weights, BF16 arithmetic")
+    assert "FP8 weights, BF16 arithmetic" in _describe_precision(SimpleNamespace(kind=kind))
+    with pytest.raises(SpecError, match="no FP8 arithmetic.* of sglang"):
+        kinds_of(asked_of("Qwen/Qwen3-32B-FP8", ["a100:8"], tpot="50ms", engines=["sglang"]))
+
+
 @pytest.mark.parametrize(("name", "inside", "outside"), [
     ("deepseek-v3", "attention inputs in BF16", "output in BF16"),
     ("nvidia/DeepSeek-R1-FP4", "attention inputs in BF16, attention output in BF16", "none"),

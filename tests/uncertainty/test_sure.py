@@ -20,7 +20,7 @@ from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
 from archsim.cli.printing import print_answer
 from archsim.runs.plan import select
-from archsim.uncertainty import propagation
+from archsim.uncertainty import propagation, ranges
 from archsim.uncertainty.estimate import Interval, OptionPair, expand, indices, interval
 from archsim.uncertainty.sure import _off_centre, measurements
 from archsim.uncertainty.sure_answer import advice_sentences, measurement_sentence, order_of_options, share_text
@@ -234,6 +234,14 @@ def test_a_sweep_gives_the_runs_that_it_names_a_range(tmp_path, monkeypatch, cap
     assert main(["sweep", file, "--jobs", "1", "--out", "swept", "--samples", "0"]) == 0
     assert not (tmp_path / "swept" / "ranges.json").exists()
     assert "p05" not in (tmp_path / "swept" / "results.csv").read_text().partition("\n")[0]
+
+
+def test_a_run_that_is_shortened_still_has_a_step_to_count():
+    """A step after those that warm up: without one, times are 0 and the page of a sweep is refused by JSON."""
+    (run, *_) = runs_of(toy(engine="analytical"))
+    workload = run.workload.model_copy(update={"warmup_steps": 2, "decode_steps": 6})
+    short = ranges.shorten(replace(run, workload=workload)).workload
+    assert short.decode_steps == short.warmup_steps + 1 == 3
 
 
 @pytest.mark.nightly

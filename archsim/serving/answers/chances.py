@@ -39,8 +39,8 @@ class Factors(NamedTuple):
 
 def factors_of(kind: SearchedServing, choice: Configuration) -> Factors:
     """The factors of its cell, or those of pools if it has none."""
-    dtypes = kind.dtypes
-    found = residual_of(kind.engine, kind.serving.model, kind.offer.gpu, str(dtypes.experts), str(dtypes.products))
+    dtypes = kind.serving.precision
+    found = residual_of(kind.engine, kind.serving.model, kind.offer.gpu, dtypes.experts, dtypes.products)
     if choice.prefill or found is None:
         return Factors((0.0, 0.0), (POOL_SPREAD["ttft"], POOL_SPREAD["tpot"]), 0)
     ranges = (found.ttft, found.tpot)

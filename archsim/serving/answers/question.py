@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from archsim.base import config_files
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
+from archsim.base.units import DTYPES
 from archsim.base.verbs import caller_name, known_value
 from archsim.iteration.constants import shape_of
 from archsim.iteration.layers import has_experts
@@ -24,6 +25,7 @@ from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.specs import library, serving_files
 from archsim.specs.deployment import Precision, PrecisionSpec
+from archsim.specs.recipes import unserved
 from archsim.specs.serving import LengthSpec, RequestSpec
 
 THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
@@ -332,15 +334,29 @@ class SearchedServing(NamedTuple):
         """The dtypes with what its checkpoint leaves in BF16."""
         return self.dtypes.dtypes(self.offer.system.compute.dtype, self.serving.model)
 
+    @property
+    def recipe(self) -> str:
+        """The precision, and what it is multiplied in where only weights have it."""
+        multiplied = self.serving.precision.experts
+        alone = multiplied != BF16 and DTYPES[multiplied].computes == BF16
+        return f"{self.precision.upper()} weights, BF16 arithmetic" if alone else self.precision
+
 
 def kinds_of(asked: Asked) -> list[SearchedServing]:
-    """The kinds of all engines and precisions that may be chosen. Raises SpecError."""
+    """The kinds of all engines and precisions that may be chosen. Raises SpecError for one that is named, or a
+    precision on a GPU, that nobody serves.
+    """
     found = []
     for offer in asked.offers:
         engines = asked.engines or tuple(each for each in ENGINES if not (each in NVIDIA_ONLY and offer.gpu in AMD))
         usual = asked.precisions or _usual_precisions(asked.model, offer.gpu)
         for engine, precision, drafts in product(engines, usual, asked.drafts or (None,)):
             dtypes = _dtypes(asked, offer.gpu, engine, precision)
+            stored = dtypes.dtypes(offer.system.compute.dtype, asked.model)
+            if why := unserved(engine, stored, offer.system):
+                if engine in asked.engines or all(unserved(each, stored, offer.system) for each in engines):
+                    raise SpecError(why)
+                continue
             given = file_of(asked, offer, engine, dtypes, drafts) | {"search": {
                 "devices": offer.devices, "max_num_seqs": list(asked.max_num_seqs),
                 "max_num_batched_tokens": list(asked.max_num_batched_tokens), "pp": list(asked.stages),

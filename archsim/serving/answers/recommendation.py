@@ -203,9 +203,11 @@ def _best_of_asked(found: Recommendation) -> Iterator[str]:
 
 def _describe_precision(each: Recommended) -> str:
     """``weights in FP8, KV in BF16``."""
-    dtypes, model = each.kind.weights, each.kind.serving.model
+    dtypes, model, recipe = each.kind.weights, each.kind.serving.model, each.kind.recipe
     weights = (
-        f"GEMMs in {dtypes.products}, experts in {dtypes.experts}"
+        recipe
+        if recipe != each.kind.precision
+        else f"GEMMs in {dtypes.products}, experts in {dtypes.experts}"
         if has_experts(model) and dtypes.products != dtypes.experts
         else f"weights in {dtypes.products}"
     )

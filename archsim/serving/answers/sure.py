@@ -276,8 +276,7 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     calibration = calibration_on(system)
     if calibration.reference != calibration.measured_rates or (table in MOVES and not has_measured_links(system)):
         return "scaled"
-    precision = serving.spec.precision.dtypes(system.compute.dtype, serving.model)
-    stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
+    stand = with_stand_ins(calibration, serving.model, serving.precision.products, serving.precision.experts)
     scaled = calibration.scaled is not None and table in calibration.scaled.sections
     if scaled or (table in ("sparse", "linear") and all(each.scaled_from for each in calibration.blocks)):
         return "scaled"
