@@ -77,6 +77,7 @@ def systems_of(found: Any) -> list[SystemSpec]:
 def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
     """What numbers of a file's machines may be, and which count as exact, as `archsim sure` takes them."""
     from archsim.runs.prices import Coefficients
+    from archsim.show.units import in_base_unit
     from archsim.specs.uncertainty import load_widths
     from archsim.uncertainty.system_quantities import economics_of, exact_of, ranges_of
 
@@ -85,10 +86,10 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
         yield f"{of}`archsim sure` samples these numbers, beside those of kernels and fitted curves:"
         rows = []
         for each in ranges_of(system):
-            low, high = (_amount(end, each.unit) for end in (each.distribution.low, each.distribution.high))
+            low, high = (in_base_unit(end, each.unit) for end in (each.distribution.low, each.distribution.high))
             key, source = each.key.removeprefix("system."), each.source
             source = source.partition(": ")[0] if source.startswith("default of ") else source
-            value = _amount(each.value, each.unit)
+            value = in_base_unit(each.value, each.unit)
             rows.append((f"  {key}", value, f"{low} to {high}", each.distribution.shape, source))
         yield from align([("  key", "value", "range", "shape", "source"), *rows]).splitlines()
         exact = [key.removeprefix("system.") for key in exact_of(system)]
@@ -106,16 +107,6 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
             for each in economics_of(Coefficients())
         ]  # fmt: skip
         yield from align([("  key", "value", "range", "shape", "source"), *coefficients]).splitlines()
-
-
-def _amount(value: float, unit: str) -> str:
-    """``1.5 TB/s``, ``300 ns``, ``0.9``."""
-    from archsim.show.units import significant, with_prefix
-
-    if unit in ("B", "B/s", "FLOP/s", "Hz"):
-        number, _, prefix = with_prefix(value).partition("\u00a0")
-        return f"{number} {prefix}{unit}"
-    return f"{significant(value)} {unit}".strip()
 
 
 def _of_each(systems: Iterable[SystemSpec], lines_of: Callable[[SystemSpec], Iterable[str]]) -> Iterator[str]:

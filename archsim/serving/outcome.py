@@ -62,7 +62,8 @@ class Deployment:
     @property
     def summary(self) -> str:
         (name, devices), *others = self.machines
-        return " and ".join([f"{devices} devices of {name}", *(f"{count} of {other}" for other, count in others)])
+        first = f"{devices} device{'s' * (devices != 1)} of {name}"
+        return " and ".join([first, *(f"{count} of {other}" for other, count in others)])
 
     def __repr__(self) -> str:
         sides = ", then others that decode" if self.decode else ""

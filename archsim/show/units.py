@@ -78,10 +78,11 @@ def times_text(value: float, low: float, high: float, within: str = "") -> str:
 
 
 def digits_of_ratio(low: float, value: float, high: float) -> tuple[str, str, str]:
-    """The digits that a ratio carries by its range, at most three decimals."""
-    one, two, three = (
-        f"{each:,.3f}" if high - low < _NARROW else carried_digits(each, low, high) for each in (low, value, high)
-    )
+    """The digits that a ratio carries by its range, at most three decimals and four digits."""
+    if high - low >= _NARROW:
+        one, two, three = (carried_digits(each, low, high) for each in (low, value, high))
+    else:
+        one, two, three = (significant(each, 4) if each >= 1 else f"{each:.3f}" for each in (low, value, high))
     return one, two, three
 
 
@@ -138,6 +139,14 @@ def with_prefix(value: float) -> str:
     """``1.24e12`` → ``1.24 T``, ``33`` → ``33``: for columns whose header names the unit."""
     worth, prefix = unit_of([value], PREFIXES)
     return f"{significant(value / worth)}{NO_BREAK}{prefix}" if prefix else plain(value)
+
+
+def in_base_unit(value: float, unit: str) -> str:
+    """``1.5 TB/s``, ``300 ns``, ``0.9``: a value in B, B/s, FLOP/s, Hz, ns or no unit."""
+    if unit in ("B", "B/s", "FLOP/s", "Hz"):
+        number, _, prefix = with_prefix(value).partition(NO_BREAK)
+        return f"{number} {prefix}{unit}"
+    return f"{significant(value)} {unit}".strip()
 
 
 def factor(value: float) -> str:

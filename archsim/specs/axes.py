@@ -146,11 +146,15 @@ def canonical(name: str) -> tuple[str, ...]:
         raise ValueError(
             f"{first!r} is a key of {' and of '.join(owners)}. Write {' or '.join(f'{root}.{name}' for root in owners)}"
         )
-    known = [*_ROOTS, *(key for keys in _keys_by_root().values() for key in keys)]
     raise ValueError(
-        f"unknown key {first!r}{did_you_mean(first, known)} (a path starts with {', '.join(_ROOTS)}, or a key of one "
-        f"of them)"
+        f"unknown key {first!r}{did_you_mean(first, first_parts())} (a path starts with {', '.join(_ROOTS)}, or a key "
+        "of one of them)"
     )
+
+
+def first_parts() -> list[str]:
+    """What a name may begin with: roots, and keys of one of them."""
+    return [*_ROOTS, *(key for keys in _keys_by_root().values() for key in keys)]
 
 
 def _keys_by_root() -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from archsim.laws.tables import CalibrationSpec
 from archsim.machine.system import SystemSpec
 from archsim.model import spec as model
 from archsim.specs import assumptions, calibration_paths, variants
-from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep, with_wafers
+from archsim.specs.axes import SWEEP_KEY, Axis, canonical, first_parts, read_sweep, with_wafers
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.file_kinds import EXPERIMENT_KEYS, SPECS, kind_of, refuse_other_kinds
@@ -290,16 +290,19 @@ def _plain(value: Any) -> Any:
 def _refuse_short_paths(overrides: Sequence[str]) -> None:
     """Raise SpecError for an override whose path begins like that of an axis, not with a key of an experiment."""
     for text in overrides:
-        path = text.partition("=")[0].strip()
-        if path.split(".")[0] in EXPERIMENT_KEYS:
-            continue
-        try:
-            root, *rest = canonical(path)
-        except ValueError:
+        first, dot, below = text.partition("=")[0].strip().partition(".")
+        meant = errors.nearest(first, [*EXPERIMENT_KEYS, *first_parts()])
+        if meant is None or meant in EXPERIMENT_KEYS:
             continue  # reported when the tree is validated
+        try:
+            root, *rest = canonical(f"{meant}{dot}{below}")
+        except ValueError:
+            continue
+        if root == "assumptions" and meant != first:
+            continue  # a short word of another field may be near to one
         begin = f"{variants.PLURAL[root]}.0" if root in variants.PLURAL and root != "assumptions" else root
         raise errors.SpecError(
-            f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?"
+            f"--set {text}: an experiment has no key {first!r}; did you mean {'.'.join([begin, *rest])!r}?"
         )
 
 

@@ -22,7 +22,7 @@ from archsim.runs.prices import Coefficients, build_costs
 from archsim.runs.run import Run
 from archsim.runs.run_cost import cost_of
 from archsim.runs.sweep import Unwatched, Watcher
-from archsim.show.units import TIME_UNITS, percent, significant, with_unit
+from archsim.show.units import TIME_UNITS, in_base_unit, percent, with_unit
 from archsim.specs import experiment, plan, uncertainty
 from archsim.uncertainty import estimate, sure_answer, sure_files
 from archsim.uncertainty.propagation import FAST, InWorlds, plan_runs, propagate
@@ -233,9 +233,9 @@ def _off_centre(
         shifts = {name: float(expansion.of(nominal, [name])[0]) - float(expansion.coefficients[0]) for name in known}
         first = max(known, key=lambda name: shifts[name] * (1 if over < 1 else -1))
         key = next(each for each in named.values() if each.draws_as == first)
-        side, value = "less" if over < 1 else "more", f"{significant(key.value)} {key.unit}".strip()
+        side, value = "less" if over < 1 else "more", in_base_unit(key.value, key.unit)
         plain, middle = with_unit(option.value_ns, TIME_UNITS), with_unit(option.ns.p50, TIME_UNITS)
-        low, high = significant(key.distribution.low), significant(key.distribution.high)
+        low, high = (in_base_unit(end, key.unit) for end in (key.distribution.low, key.distribution.high))
         yield (
             f"{sure_answer.name_of(of)}: {option.name} takes {plain} as simulated, which is {side} than in "
             f"{percent(max(share, 1 - share))} of its samples (median {middle}). Most of that is {key.key}: its value, "

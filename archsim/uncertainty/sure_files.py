@@ -50,13 +50,12 @@ def section_of(found: Sure) -> dict[str, Any]:
 
 def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
     """What the page tells of quantities: key, value, ends, shape, the name of the draw, source."""
-
-    def written(value: float, unit: str) -> str:
-        return f"{units.significant(value, 4)} {unit}".strip()
-
     return [
-        (each.key, written(each.value, each.unit), written(each.distribution.low, each.unit),
-         written(each.distribution.high, each.unit), each.distribution.shape, each.draws_as, each.source)
+        (
+            each.key,
+            *(units.in_base_unit(at, each.unit) for at in (each.value, each.distribution.low, each.distribution.high)),
+            each.distribution.shape, each.draws_as, each.source,
+        )
         for each in quantities
     ]  # fmt: skip
 

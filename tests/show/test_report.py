@@ -44,7 +44,9 @@ from archsim.show.units import (
     TIME_UNITS,
     carried_digits,
     change_text,
+    digits_of_ratio,
     factor,
+    in_base_unit,
     interval,
     percent,
     plain_factor,
@@ -970,3 +972,15 @@ def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
     assert slower.slower_section(rows[:2], policies, sets) is None
     ignored = {"physical": load_assumptions("physical", activations="ignored", gemm="roofline")}
     assert slower.slower_section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"
+
+
+def test_a_narrow_ratio_has_four_digits_at_most():
+    for value in (0.5, 0.99951, 1.0, 9.99949, 10.0, 15.68, 123.4):
+        text, low, high = digits_of_ratio(value, value, value + 0.001)
+        assert len(text.replace(".", "").lstrip("0")) <= 4 and abs(float(text) - value) < 6e-4 * value and low == text
+
+
+def test_numbers_of_a_machine_have_a_prefix():
+    assert [in_base_unit(2e12, "B/s"), in_base_unit(8e10, "B"), in_base_unit(300.0, "ns"), in_base_unit(0.9, "")] == [
+        "2.00 TB/s", "80.0 GB", "300 ns", "0.900",
+    ]  # fmt: skip
