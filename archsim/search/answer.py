@@ -155,13 +155,14 @@ def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
         any_turn = True
         yield _turn_sentence(found, turn, one, other, equal)
     if not any_turn:
-        rates = [found.over_grid[at][0] / np.ravel(found.sides[at].amount(found.equal))[0] for at in (one, other)]
-        leads = [at for at, (a, b) in ((one, rates), (other, rates[::-1])) if (a > (1 + NO_DIFFERENCE) * b).all()]
+        here, there = (found.over_grid[at][0] / np.ravel(found.sides[at].amount(found.equal))[0] for at in (one, other))
+        is_sure = found.pair(one, other, found.equal).probability >= SURE
+        leads = is_sure and (here > (1 + NO_DIFFERENCE) * there).all()  # that with which the sentence begins, or none
         fast, slow = 1e9 / found.grid[0], 1e9 / found.grid[-1]
         unit = f" {UNITS[found.equal]}" if UNITS[found.equal] else ""
         yield (
             f"the order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s per user"
-            + (f" ({found.sides[leads[0]].side.label} is ahead{unit} throughout)" if len(leads) == 1 else "")
+            + (f" ({found.sides[one].side.label} is ahead{unit} throughout)" if leads else "")
         )
 
 

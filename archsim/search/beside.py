@@ -8,9 +8,11 @@ from archsim.base import errors
 from archsim.search.machines import has_traffic_of
 from archsim.search.options import SYSTEM, Side
 from archsim.serving.expert_groups import WITH_KERNELS
+from archsim.serving.measures import Measures
 from archsim.serving.serving import serve
 from archsim.specs import serving_files
 from archsim.specs.file_kinds import SERVE
+from archsim.uncertainty.estimate import NO_DIFFERENCE
 
 # Keys of a file that are of its own machine; the others are of what is served, and how.
 _OF_MACHINE = (
@@ -22,9 +24,10 @@ MOST_TP = 8  # ranks that share the heads of a request
 def deployment_on(
     machine: Side, deployment: Side, overrides: Sequence[str] = (), say: Callable[[str], None] = lambda text: None
 ) -> Side:
-    """The deployment on another machine: with its model, requests, limits and scheduler. Sizes
-    are those that keep most requests within the limits, or else serve most tokens; its precision is that of the file,
-    or of the machine where that cannot run there. Raises SpecError for pools, and where no sizes run.
+    """The deployment on another machine: with its model, requests, limits and scheduler. Sizes are those that keep most
+    requests within the limits, or else serve most tokens, of equals those with the shortest time per token; its
+    precision is that of the file, or of the machine where that cannot run there. Raises SpecError for pools, and where
+    no sizes run.
     """
     system = machine.system
     assert machine.kind == SYSTEM and system is not None
@@ -47,7 +50,7 @@ def deployment_on(
             like = {"like": "model"} if has_traffic_of(own.model.name) else {"synthetic": {"popularity_skew": 0}}
             given["routing"] = like
     precisions = [{}, *([{"precision": own.given["precision"]}] if "precision" in own.given else [])][::-1]
-    best: tuple[tuple[float, float], Side] | None = None
+    served: list[tuple[Measures, Side]] = []
     refused = ""
     for tp, dp, engines in _sizes(system.dies, machine.machines):
         name = f"{machine.label} ({f'{engines} engines, ' if engines > 1 else ''}attention TP {tp} DP {dp})"
@@ -60,13 +63,14 @@ def deployment_on(
             except errors.ArchsimError as error:
                 refused = str(error)
                 continue
-            rate = found.goodput_per_s, found.output_tokens_per_s
-            if best is None or rate > best[0]:
-                best = rate, Side(name, machine.machines, SERVE, file)
+            served.append((found, Side(name, machine.machines, SERVE, file)))
             break
-    if best is None:
+    if not served:
         raise errors.SpecError(f"{machine.name} cannot serve what {deployment.name} serves: {refused}")
-    return best[1]
+    for rate in ("goodput_per_s", "output_tokens_per_s"):
+        least = (1 - NO_DIFFERENCE) * max(getattr(found, rate) for found, _ in served)
+        served = [each for each in served if getattr(each[0], rate) >= least]
+    return min(served, key=lambda each: (each[0].tpot.mean, each[0].ttft.mean))[1]
 
 
 def _sizes(dies: int, machines: int) -> Iterator[tuple[int, int, int]]:

@@ -26,7 +26,7 @@ from archsim.search.options import EQUALS, FIRST, Requests, Side, largest_model
 from archsim.show.units import listing, percent
 from archsim.specs import references
 from archsim.specs.experiment import ExperimentSpec
-from archsim.uncertainty.estimate import Interval, OptionPair, interval, pair
+from archsim.uncertainty.estimate import NO_DIFFERENCE, Interval, OptionPair, interval, pair
 
 if TYPE_CHECKING:
     import pandas
@@ -360,7 +360,7 @@ def _compare_side(machine: Machine, found: Frontier, limits: Limits, requests: R
     again: set[int] = set()
     while True:
         frontier = Frontier([found.curves[at].scaled(known[at][2]) for at in ways])
-        best = int(np.argmax([curve.at(_limit(limits), limits.ttft_ns)[0, 0] for curve in frontier.curves]))
+        best = _best_at(machine, frontier, limits)
         batch = _batch_at(machine.used[best], frontier.curves[best], limits)
         if best in again or batch == known[best][0].batch:
             break
@@ -386,13 +386,30 @@ def _limit(limits: Limits) -> np.ndarray:
     return np.array([limits.tpot_ns if limits.tpot_ns < np.inf else 1e18])
 
 
+def _best_at(machine: Machine, frontier: Frontier, limits: Limits) -> int:
+    """The way that serves most at the limit, without a draw; of equals that with the shortest token, then the shortest
+    first one: more bandwidth then never chooses a larger batch that serves as much.
+    """
+    rates = np.array([curve.at(_limit(limits), limits.ttft_ns)[0, 0] for curve in frontier.curves])
+
+    def times(at: int) -> tuple[float, ...]:
+        curve, used = frontier.curves[at], machine.used[at]
+        batch, sizes = _batch_at(used, curve, limits), [one.batch for one in used.batches]
+        return tuple(float(np.interp(batch, sizes, ns[0])) for ns in (curve.tpot_ns, curve.ttft_ns))
+
+    return min(np.flatnonzero(rates >= (1 - NO_DIFFERENCE) * rates.max()).tolist(), key=times)
+
+
 def _batch_at(used: Used, curve: Curve, limits: Limits) -> int:
-    """Requests of an engine at the limit, without a draw."""
+    """Requests of an engine at the limit, without a draw: the fewest that serve most."""
     sizes, within = np.array([one.batch for one in used.batches], float), curve.ttft_ns[0] <= limits.ttft_ns
     token, groups = np.maximum.accumulate(curve.tpot_ns[0]), used.way.groups
     if len(sizes) == 1 or not within.any():
         return int(sizes[0])
     largest = float(np.exp(np.interp(np.log(_limit(limits)[0]), np.log(token[within]), np.log(sizes[within]))))
+    rate = curve.tokens_per_s[0][within & (sizes <= largest)]
+    if len(rate) and curve.at(_limit(limits), limits.ttft_ns)[0, 0] <= rate.max() * (1 + 1e-9):
+        return int(sizes[rate.argmax()])
     return int(max(groups, (largest * (1 + 1e-9)) // groups * groups))
 
 

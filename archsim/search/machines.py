@@ -39,6 +39,7 @@ from archsim.specs.scenario import Scenario
 ESTIMATED_LAYERS, SIMULATED_LAYERS = 1, 2  # MoE layers of an estimate, and of what is simulated
 COARSE, MOST_BATCH = 32, 4096  # step of batches at first, and requests of a group of ranks at most
 MOST_SIZES, MOST_FINE, MOST_KEPT = 4, 8, 4  # sizes of engines, ways with all batches, and ways that are simulated
+CLOSE = 0.97  # of the best estimate at the limit: as simulated, another way may be the best (seen: 0.98)
 NEAR = 0.85  # of the best estimate: ways that serve less at every limit are left
 MOST_TP = 8  # ranks that share the heads of a request
 GATHERING_RANKS = 8  # ranks that may gather all tokens in place of dispatching them
@@ -449,8 +450,8 @@ def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MO
         if short[worst] >= NEAR or best[worst] == 0:
             break
         kept.append(int(rates[:, worst].argmax()))
-    kept += [at for at in order if wins[at].any() and at not in kept][: most - len(kept)]
-    kept += [at for at in order if near[at].any() and at not in kept][: max(0, most // 2 - len(kept))]
+    for some in (rates[:, -1] >= CLOSE * best[-1], wins.any(axis=1), near.any(axis=1)):
+        kept += [at for at in order if some[at] and at not in kept][: most - len(kept)]
     return [found[at] for at in kept]
 
 

@@ -154,6 +154,30 @@ def test_a_side_is_the_way_that_is_best_as_simulated_with_the_batch_that_then_ke
     assert found.rates[0] == pytest.approx(1e3 * min(2.0, tpot_ns / 1.1e6) / 1.1, rel=1e-6)
 
 
+def test_of_ways_and_batches_that_serve_as_much_the_one_with_the_shortest_token_is_taken():
+    """The last way serves 0.02 % more with a token that takes a quarter longer, and its largest batch serves less."""
+    way = SimpleNamespace(groups=1, engine=SimpleNamespace(dies=1))
+    used = SimpleNamespace(way=way, batches=[SimpleNamespace(batch=each) for each in (1, 8, 64)])
+    token, rate = np.array([[1e6, 2e6, 9e6]]), np.array([[1e3, 4e3, 3.9e3]])
+    curves = [Curve(token * times, rate * more, token * 0) for times, more in ((2, 0.9), (1, 1), (1.25, 1.0002))]
+    machine = SimpleNamespace(used=[used] * 3)
+    for limits in (Limits(), Limits(tpot_ns=20e6)):
+        best = sides._best_at(machine, Frontier(curves), limits)
+        assert best == 1 and sides._batch_at(used, curves[best], limits) == 8
+    assert sides._batch_at(used, curves[1], Limits(tpot_ns=1.5e6)) == 3  # between two, as before
+
+
+@pytest.mark.nightly
+def test_a_node_with_links_twice_as_fast_is_nowhere_slower(tmp_path):
+    """At 5 and 8 ms it served 0.4 and 0.8 % less, as the way that is best when simulated was estimated to be second."""
+    node = load_system("h200_node")
+    better = load_system("h200_node", ['fabric.levels.0.bandwidth="900 GB/s"']).model_copy(update={"name": "better"})
+    for tpot in (None, "5 ms", "8 ms"):
+        limits = {"tpot": tpot} if tpot else {}
+        a, b = ar.compare(node, better, model="olmoe-1b-7b", samples=0, jobs=1, limits=limits).sides
+        assert b.rates[0] >= a.rates[0] and (b.rates[0] > 1.001 * a.rates[0] or b.batch.ns <= a.batch.ns)
+
+
 def test_a_way_that_wins_only_between_the_few_batches_at_first_is_kept(monkeypatch):
     """Three ways are estimated with three batches. The last seems behind, and serves twice as much between them."""
     few, laws = [1, 32, 1024], [(2e6 * 1.02**at, 2000.0 / 1.02**at) for at in range(2)] + [(2.3e6, 2200.0)]
@@ -461,7 +485,8 @@ def test_a_machine_beside_a_deployment_serves_its_requests_in_sizes_of_its_own()
     beside = deployment_on(machine, deployment)
     own, other = (ar.serve(each.source).measures for each in (deployment, beside))
     assert beside.kind == SERVE and beside.source["requests"] == SERVED["requests"]
-    assert (other.goodput_per_s, other.output_tokens_per_s) >= (own.goodput_per_s, own.output_tokens_per_s)
+    assert other.goodput_per_s >= 0.999 * own.goodput_per_s
+    assert other.output_tokens_per_s >= 0.998 * own.output_tokens_per_s
 
 
 def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():

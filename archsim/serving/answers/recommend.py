@@ -90,9 +90,17 @@ def recommend(
         what = kinds[each.kind].offer.gpu, kinds[each.kind].precision
         if what not in known and not race.part(serve_few, each).simulate(rounds.workspace)["row"]["refused"]:
             known.add(what)
-    done = _race_sizes(race, every, rounds)
+    guesses = _estimates(race, every, rounds)
+    is_slow = all(each.refused or _is_slow(each) for each in guesses) and not rounds.ended
+    alone = _ask_alone(race, guesses, rounds) if is_slow else []
+    if alone and not rounds.ended and not any(row.get("keeps") for _, row in alone):  # nor does any with others
+        raise SpecError(_refusal(race, guesses, alone))
+    done = _race_sizes(race, guesses, rounds)
     served = sorted((each for each in done if each.rate > 0), key=_by_rate)
-    alone = [] if served or rounds.ended else _ask_alone(race, done, rounds)
+    if served or rounds.ended:
+        alone = []
+    elif not alone:
+        alone = _ask_alone(race, done, rounds)
     if not rounds.ended and (keep := [(part, row) for part, row in alone if row.get("keeps")]):
         left = [each for each in done if each not in [part.tried for part, _ in keep]]
         parts = [race.part(find_rate, part.found(row)) for part, row in keep]
@@ -135,10 +143,13 @@ def _by_rate(tried: Tried) -> tuple:
     return -tried.per_gpu(), tried.kind, tried.choice.name
 
 
-def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Tried]:
-    """The sizes that were served, with their rates, and all others. The first of each kind is served to the end, so
-    that engines can be compared; of the others, those far below the best rate of a GPU are left.
-    """
+def _is_slow(guess: Tried) -> bool:
+    """Whether not even one request at a time is within the limit, by its estimate (`estimate_rate`)."""
+    return guess.rate * guess.residence_ns < 0.5 * guess.choice.parallel.attention.dp * NS_PER_S
+
+
+def _estimates(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Tried]:
+    """The sizes with their estimated rates."""
     guesses: list[Tried] = []
     for is_wide in (False, True):  # ranks beyond a node are bounded by the third best of their kind, which race
         sizes = [each for each in every if (each.devices > GATHERED_RANKS) == is_wide]
@@ -146,6 +157,13 @@ def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Trie
             continue
         least = _least_raced(guesses)
         guesses += rounds.tried([race.part(estimate, each, least.get(each.kind, 0.0)) for each in sizes], "estimated")
+    return guesses
+
+
+def _race_sizes(race: Race, guesses: list[Tried], rounds: Rounds) -> list[Tried]:
+    """The sizes that were served, with their rates, and all others. The first of each kind is served to the end, so
+    that engines can be compared; of the others, those far below the best rate of a GPU are left.
+    """
     guesses.sort(key=lambda each: (-each.per_gpu(), each.kind, str(each.choice.parallel)))
     chosen = _best_guesses(guesses, race)
     kinds = [each.kind for each in chosen]
