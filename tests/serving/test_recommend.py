@@ -44,6 +44,7 @@ from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of, u
 from archsim.serving.answers.race import Race, Rounds, Tried
 from archsim.serving.answers.recommend import (
     _ask_alone,
+    _estimates,
     _most_ranks,
     _race_sizes,
     _refusal,
@@ -928,7 +929,8 @@ def test_no_round_of_sizes_begins_after_a_race_is_ended(end, rounds):
     asked = SimpleNamespace(precisions=())
     race = SimpleNamespace(kinds=[kind], part=lambda how, each, best=0.0: each, asked=asked)
     sizes = [Configuration(ParallelSpec(attention=AttentionRanks(tp=tp)), 1, 64, 4096) for tp in (1, 2)]
-    _race_sizes(race, [Tried(0, each, 0.0, 1e9) for each in sizes], stub)
+    guesses = _estimates(race, [Tried(0, each, 0.0, 1e9) for each in sizes], stub)
+    _race_sizes(race, guesses, stub)
     assert len(begun) == rounds
 
 
