@@ -25,7 +25,7 @@ IMPORT = "trace import {} --model olmoe-1b-7b --out out"
 @pytest.mark.nightly  # routes of 4,096 dies take 20 s
 def test_a_mesh_of_4096_dies_runs_in_the_memory_that_check_says(here, capsys):
     assert main(["check", "sc_64.yaml"]) == 0
-    assert "3.1 GB of memory a process" in capsys.readouterr().out
+    assert "3.1 GB of memory per process" in capsys.readouterr().out
 
 
 @pytest.fixture

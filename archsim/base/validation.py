@@ -89,6 +89,8 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
         case "extra_forbidden":
             known = keys_of(_type_at(kind, at[:-1]))
             ways, key = getattr(_type_at(kind, at[:-1]), "WAYS", {}), str(at[-1])
+            if ":" in key and key.partition(":")[0] in known:
+                return f"unknown key; write a space after the colon: '{key.replace(':', ': ', 1)}'"
             if other := next((each for each in (f"{key}s", key.removesuffix("s")) if each in known), ""):
                 return f"unknown key; did you mean {other!r}?"
             near, words = errors.nearest(key, known), key.casefold().split("_")

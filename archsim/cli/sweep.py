@@ -40,9 +40,10 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_answer, print_compiling, print_replaced, report_folder
+    from archsim.show.units import count_of
 
     folder = report_folder(plan.experiment.name, args.out)
-    workers = args.scheduler or _count_of(args.jobs or available_cores(), "job")
+    workers = args.scheduler or count_of(args.jobs or available_cores(), "job")
     print(f"{plan.experiment.name}: {_size(plan)}, {workers} → {folder}", flush=True)
     print_compiling(of=plan.experiment)
     from archsim.cli.progress import study
@@ -142,13 +143,11 @@ def _print_point(plan: SweepPlan, args: argparse.Namespace) -> int:
 
 def _size(plan: SweepPlan) -> str:
     if not plan.sweep.axes:
-        return _count_of(plan.combinations, "run")
+        from archsim.show.units import count_of
+
+        return count_of(plan.combinations, "run")
     axes = len(plan.sweep.axes)
     return f"{axes} {'axis' if axes == 1 else 'axes'}, {plan.combinations:,} points"
-
-
-def _count_of(number: int, noun: str) -> str:
-    return f"{number} {noun if number == 1 else f'{noun}s'}"
 
 
 # ``archsim sweep --figure``: a figure of a report as a file for print.

@@ -39,6 +39,7 @@ def run_import_store(args: argparse.Namespace) -> Answer | int:
     from archsim.base.host import available_cores
     from archsim.cli.import_progress import import_watcher
     from archsim.cli.printing import answer_of_store
+    from archsim.show.units import count_of
     from archsim.specs.library import load_model
     from archsim.traffic.formats.importing import import_sources
 
@@ -57,7 +58,9 @@ def run_import_store(args: argparse.Namespace) -> Answer | int:
         return arguments.INTERRUPTED
     seconds = time.perf_counter() - started
     kept = f", {report.kept} of them read before" if report.kept else ""
-    print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)
+    print(
+        f"{count_of(report.requests, 'request')}{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr
+    )
     if report.problems:
         print(f"{len(report.problems)} damaged requests are left out (listed above)", file=sys.stderr)
     return answer_of_store(out)
@@ -271,12 +274,14 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
     arguments.add_file(parser, "The .npz file to write", "PRESET.npz")
 
 
-def run_synth(args: argparse.Namespace) -> int:
+def run_synth(args: argparse.Namespace) -> Answer:
+    from archsim.base.answer import Answer
+    from archsim.show.units import count_of
     from archsim.traffic.preset_files import generate_trace
 
     preset = args.preset or args.like
     out = str(arguments.file_out(args.out, f"{arguments.stem_of(preset)}.npz"))
     trace = generate_trace(preset, args.model, args.requests, args.seed, out)
-    args.result = {"file": out, "requests": trace.requests, "tokens": len(trace.experts)}
-    print(f"{out}: {trace.requests} requests, {len(trace.experts)} tokens")
-    return arguments.OK
+    held = f"{count_of(trace.requests, 'request')} and {count_of(len(trace.experts), 'token')}"
+    said = f"{out} holds {held} of generated routing of {trace.model}."
+    return Answer((said,), result={"file": out, "requests": trace.requests, "tokens": len(trace.experts)})

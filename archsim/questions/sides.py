@@ -10,6 +10,7 @@ from archsim.base.config_files import named_files
 from archsim.runs import choice
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import Source, load_experiment, load_system
+from archsim.specs.policies import PRESETS
 
 
 def load_side(source: Source | ExperimentSpec, overrides: Sequence[str]) -> ExperimentSpec:
@@ -43,16 +44,14 @@ def side_of(
     if name in named_files("systems") or name.endswith((".yaml", ".yml")):
         alone = inside.model_copy(update={"systems": (load_system(name),)})
         return choice.choose(alone, **{**chosen, "system": None})
-    known = [*policies, *systems, *named_files("systems")]
+    hint = "" if name in PRESETS else errors.did_you_mean(name, [*policies, *systems, *named_files("systems")])
     raise errors.ArchsimError(
-        f"{name!r} is neither a policy of {inside.name} (it has {', '.join(policies)}) nor a system "
-        f"(archsim list systems){errors.did_you_mean(name, known)}"
+        f"{name!r} is neither a policy of {inside.name} (it has {', '.join(policies)}; --set policies=[…] changes "
+        f"that) nor a system (archsim list systems){hint}"
     )
 
 
 def _refuse_parts(name: Source | ExperimentSpec) -> None:
-    from archsim.specs.policies import PRESETS
-
     if not isinstance(name, str) or name in named_files(""):
         return
     kind = "policy" if name in PRESETS else "system" if name in named_files("systems") else None

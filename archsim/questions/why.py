@@ -219,18 +219,14 @@ def _helps_text(row: Row, levers: Sequence[Lever], what: str) -> str:
     return f"and {what} would take {_change(change)} time {best.with_it}, which helps most of all that was tried"
 
 
-def run_that_matters(report: Path) -> dict[str, Any]:
-    """What chooses the fastest run at the largest batch, under ``physical`` if that was run; empty if none decoded."""
+def run_that_matters(report: Path) -> Mapping[str, Any] | None:
+    """The row of the fastest run at the largest batch, under ``physical`` if that was run; None if none decoded."""
     from archsim.runs.results import Results
 
     rows = [row for row in Results.load(report).runs.rows if row.get("tokens_per_s")]
     physical = [row for row in rows if row["assumptions"].startswith("physical")]
     rows = physical or rows
-    if not rows:
-        return {}
-    most = max(row["batch"] for row in rows)
-    best = max((row for row in rows if row["batch"] == most), key=lambda row: row["tokens_per_s"])
-    return {name: best[name] for name in ("policy", "system", "model", "batch", "assumptions")}
+    return max(rows, key=lambda row: (row["batch"], row["tokens_per_s"]), default=None)
 
 
 def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:

@@ -7,6 +7,10 @@ from operator import attrgetter
 
 from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.policies import PRESETS
+
+_KEYS = {"system": "systems", "model": "models", "policy": "policies", "batch size": "workload.batch",
+         "assumption set": "assumptions"}  # fmt: skip
 
 
 def choose(
@@ -43,6 +47,9 @@ def _one(kind: str, items: Sequence, wanted, name_of: Callable = attrgetter("nam
         return items[0]
     names = [name_of(item) for item in items]
     if wanted not in names:
-        hint = "" if isinstance(wanted, int) else did_you_mean(wanted, names)
-        raise ArchsimError(f"{kind} {wanted!r} is not in the experiment{hint} (it has: {', '.join(map(str, names))})")
+        hint = "" if isinstance(wanted, int) or wanted in PRESETS else did_you_mean(wanted, names)
+        raise ArchsimError(
+            f"{kind} {wanted!r} is not in the experiment{hint} (it has: {', '.join(map(str, names))}; "
+            f"--set {_KEYS[kind]}=[…] changes that)"
+        )
     return items[names.index(wanted)]

@@ -68,7 +68,12 @@ class PhaseTimes(Shown):
         ]  # fmt: skip
         widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
-        return [f"{self.phase} alone:", *table]
+        times_us = [each.ns / 1e3 for each in self.layers]
+        said = (
+            f"The {self.phase} takes {np.mean(times_us):,.2f} µs per MoE layer on average, on idle "
+            f"links ({min(times_us):,.2f} to {max(times_us):,.2f} over {len(times_us)} layer-steps)."
+        )
+        return [said, *table]
 
 
 def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes:

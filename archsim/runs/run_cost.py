@@ -97,7 +97,7 @@ def cost_sentence(plan: SweepPlan, cores: int) -> str:
     said = (
         f"{f'about {in_words(events)} events' if events else 'no events'}, which takes "
         f"{low if low == high else f'{low} to {high}'} on {at_a_time} {'core' if at_a_time == 1 else 'cores'} when "
-        f"compiled and {most / _GB:.1f} GB of memory a process"
+        f"compiled and {most / _GB:.1f} GB of memory per process"
     )
     if bound is not None and at_a_time * most > bound:
         said += (

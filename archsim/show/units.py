@@ -177,6 +177,11 @@ def between(values: Iterable[float], write: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """``1 run``, ``1,200 runs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def listing(names: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *first, last = list(names) or [""]

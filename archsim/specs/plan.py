@@ -281,7 +281,11 @@ class SweepPlan:
 
     def resolved(self, point: Point) -> dict[str, Any]:
         """An experiment with only this point, everything written out; see ``ExperimentSpec.resolved``."""
-        one = self.experiment.model_copy(
+        return self.alone(point).resolved()
+
+    def alone(self, point: Point) -> ExperimentSpec:
+        """An experiment with only this point."""
+        return self.experiment.model_copy(
             update={
                 "name": f"{self.experiment.name[:60]}.{point.index}",
                 "systems": (point.system,),
@@ -294,7 +298,6 @@ class SweepPlan:
                 "precision": point.deployment.precision,
             }
         )
-        return one.resolved()
 
     def value(self, point: Point, path: tuple[str, ...]) -> Any:
         """A point's key: number in its base unit, text, boolean or spec; None if it has no such key."""

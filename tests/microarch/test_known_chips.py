@@ -167,6 +167,11 @@ WRITTEN = {
     "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size miss_penalty hit_rate",
     "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd "
         "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop clock_rate peak_fp4 macs",
+    "spares": "cores links",
+    "dies_as_built": "dead_links dead_cores dead_dies binning yield defects hbm clock sigma",
+    "links_as_built": "dead_links dead_dies ber bandwidth ports weak",
+    "drawn": "d0 alpha defect_density bond_loss yield samples wafer_count link_loss",
+    "decision": "latency cpu host_latency pcie clock area",
 }  # fmt: skip
 
 
@@ -177,7 +182,11 @@ def test_terms_of_architects_are_keys_or_say_what_to_write(tmp_path):
         for term in terms.split():
             text = DIE.format(hbm=HBM, x=1, y=1, more="")
             line = f"{term}: 5\n"
-            text = text + line if not part else text.replace(f"{part}: {{", f"{part}: {{{term}: 5, ")
+            text = (
+                text.replace(f"{part}: {{", f"{part}: {{{term}: 5, ")
+                if part and f"{part}: {{" in text
+                else (text + (f"{part}: {{{line.strip()}}}\n" if part else line))
+            )
             file.write_text(text)
             try:
                 load_system(str(file))

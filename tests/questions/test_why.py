@@ -70,6 +70,19 @@ def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):
         ar.load_experiment(report)
 
 
+def test_of_a_report_with_axes_the_fastest_point_is_explained(tmp_path):
+    """At its value of the axis, not at the file's; under the other policies, too."""
+    (tmp_path / "axes.yaml").write_text(TINY + "sweep: {grid: {system.hbm.bandwidth: [1 TB/s, 3 TB/s]}}\n")
+    few = ("--set", "workload.decode_steps=1", "--set", "policies=[base, ep]", "--jobs", "1", "--samples", "0")
+    assert archsim(tmp_path, "sweep", "axes.yaml", "--out", "report", *few).returncode == 0
+    rows = ar.Results.load(tmp_path / "report").runs.rows
+    best = max((row for row in rows if row["batch"] == 40), key=lambda row: row["tokens_per_s"])
+    done = archsim(tmp_path, "why", "report")
+    assert done.returncode == 0, done.stderr
+    assert f"at its largest batch, point {best['point']} (system.hbm.bandwidth 3 TB/s)." in done.stdout
+    assert best["system"] in done.stdout and "has no effect" not in done.stderr
+
+
 def test_the_five_lines_of_a_step(here):
     done = archsim(here, "why", "tiny.yaml", "--policy", "base", "--batch", "40", "--step", "2", "--layer", "2")
     assert done.returncode == 0, done.stderr

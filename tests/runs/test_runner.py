@@ -808,7 +808,7 @@ def test_a_refusal_names_all_that_it_counts():
 def test_a_sentence_says_runs_events_time_and_memory():
     said = cost_sentence(plan(batch=64), 2)
     assert said.startswith("about ")
-    assert " events, which takes 1 s on 1 core when compiled and 0.3 GB of memory a process" in said
+    assert " events, which takes 1 s on 1 core when compiled and 0.3 GB of memory per process" in said
 
 
 def test_check_and_dry_run_say_it(capsys, tmp_path):

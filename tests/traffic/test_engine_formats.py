@@ -158,6 +158,15 @@ def test_every_format_gives_the_same_counts(tmp_path, written):
         assert columns["phase"].tolist() == [0, 1, 1]
 
 
+def test_layers_that_a_table_of_pairs_lacks_are_not_recorded(tmp_path):
+    """They are not layers without load, which would count as balanced."""
+    (tmp_path / "m.csv").write_text("layer,expert,count\n1,0,8\n3,5,4\n3,1,4\n")
+    imported(tmp_path / "m.csv", tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    assert list(store.shape.layer_ids) == [1, 3]
+    assert store.loads()[0]["counts"].tolist() == [[[8, 0, 0, 0, 0, 0], [0, 4, 0, 0, 0, 4]]]
+
+
 def test_fractions_are_kept(tmp_path):
     np.save(tmp_path / "m.npy", TRUTH / 8 + 0.3)
     imported(tmp_path / "m.npy", tmp_path / "store")

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from archsim.iteration.layers import has_experts
 from archsim.machine.system import SystemSpec
 from archsim.model.spec import ModelSpec
+from archsim.show.units import count_of
 from archsim.specs.deployment import ParallelSpec, Precision
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
@@ -133,7 +134,7 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
         tools.append("mpirun")
     lines = [
         "#!/usr/bin/env bash",
-        f"# {first.model.name}: {_number_of(len(engines), 'engine')} on {_number_of(hosts, 'host')} of {of_host} GPUs. "
+        f"# {first.model.name}: {count_of(len(engines), 'engine')} on {count_of(hosts, 'host')} of {of_host} GPUs. "
         f"Clients ask port {ROUTER_PORT}{' of the first host' * (hosts > 1)}.",
         f"# The checkpoint has GEMMs in {first.precision.products}"
         + (f" and experts in {first.precision.experts}" if has_experts(first.model) else "")
@@ -196,10 +197,6 @@ def _check(tool: str) -> str:
     return f"command -v {tool} > /dev/null"
 
 
-def _number_of(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
-
-
 def shell(words: Sequence[str]) -> str:
     """Words of a command. Variables are left for the shell, and so is which flag of attention SGLang knows."""
     quoted = (f'"{each}"' if "$" in each else shlex.quote(each) for each in words)
@@ -209,7 +206,7 @@ def shell(words: Sequence[str]) -> str:
 def _lines_of(engine: Placed, hosts: int) -> Iterator[str]:
     started, of = engine.started, engine.started.role
     name = "engine" if of == BOTH else f"engine that does {of} alone"
-    yield f"# {name}, {engine.instance + 1} of {started.instances}: {_number_of(started.parallel.devices, 'GPU')}"
+    yield f"# {name}, {engine.instance + 1} of {started.instances}: {count_of(started.parallel.devices, 'GPU')}"
     for rank, (host, gpus) in enumerate(engine.gpus):
         if rank and started.engine == "trtllm":  # mpirun of the first host starts the others
             continue

@@ -4,7 +4,7 @@
 * ``.npz``: ``counts`` as in ``.npy``; optional: layer_ids, workload (names), phase, model;
 * CSV: a header ``layer,0,1,…``, then one row of counts per layer; or no header and one row per layer; or a header of
   three names for layer, expert and count (SGLang's older recorder: ``layer_id,expert_id,count``), then one row for
-  each pair, absent ones being zero.
+  each pair, absent ones of a layer being zero.
 
 Rows are the model's MoE layers, or all its layers, dense ones being zero, or what layer_ids says.
 """
@@ -105,7 +105,8 @@ def _read_long(path: Path, model: ModelSpec, rows: list[tuple[int, list[str]]]) 
             raise TraceError(f"{where}: layer {layer:g}, expert {expert:g} appears twice")
         seen.add((layer, expert))
         counts[0, int(layer), int(expert)] = tokens
-    return loads_of_matrices(path, model, counts)
+    ids = [id for id in sorted({int(layer) for layer, _ in seen}) if id in model.moe_layer_ids or counts[0, id].any()]
+    return loads_of_matrices(path, model, counts[:, ids], np.array(ids, np.int64))
 
 
 def _table(path: Path, rows: list[tuple[int, list[str]]], expected: str, columns: int) -> np.ndarray:
