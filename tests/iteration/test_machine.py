@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.as_built import experiment_of
-from support.examples import examples
+from support.examples import examples, sampled
 
 from archsim.base.config_files import named_files
 from archsim.engine.grouped_gemm import law_of_ranks
@@ -26,6 +26,7 @@ MEASURED = (
     "h800_cluster",
 )  # fmt: skip
 RATES = ("compute", "memory", "link_bytes_per_s", "pair_bytes_per_s", "nic_bytes_per_s")
+SHIPPED = sorted(named_files("systems"))
 FACTORS = st.sampled_from([0.25, 0.5, 0.8, 1.0, 1.3, 2.0, 4.0])
 
 
@@ -37,7 +38,7 @@ def of_machine(name, **factors):
     return at_rates(own, rates._replace(**{rate: getattr(rates, rate) * each for rate, each in factors.items()}))
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", sampled(MEASURED, ("a100_cluster", "h200_node").__contains__))
 def test_a_measured_machine_has_its_own_calibration_under_any_name(name):
     system = load_system(name)
     renamed = SystemSpec.model_validate(system.model_dump(mode="json", by_alias=True) | {"name": "mine"})
@@ -127,7 +128,7 @@ def test_experts_of_a_run_take_the_hbm_that_reads_reach(like):
     assert less == pytest.approx(same, rel=1e-12) and less[1] > of()[1]
 
 
-@pytest.mark.parametrize("name", sorted(named_files("systems")))
+@pytest.mark.parametrize("name", sampled(SHIPPED, ["lpu576", *SHIPPED[::4]].__contains__))
 def test_kernels_read_at_the_share_of_the_file_or_at_that_which_was_measured(name):
     """The smaller one: all shipped machines but one have their bandwidth, to the bit. Kernels of a die's own
     (`kernel_latency`) read at the share of its file, as its experts do.
