@@ -214,7 +214,7 @@ def swept(tmp_path_factory):
     return plan, folder / "out"
 
 
-OF_ONE_SYSTEM = ("workload.batch=[12, 40]", "policies=[base, allo]", "details=dropped")
+OF_ONE_SYSTEM = ("workload.batch=[12]", "policies=[base, allo]", "details=dropped")
 
 
 def rows_of(folder):
