@@ -85,6 +85,12 @@ def no_sum_of_this_python_alone():
 
 
 @pytest.fixture
+def few_samples(monkeypatch):
+    """Four samples are enough for a range."""
+    monkeypatch.setattr("archsim.uncertainty.worlds.LEAST_SAMPLES", 4)
+
+
+@pytest.fixture
 def sum_of_python(monkeypatch):
     """For what numba compiles in the process of the test, which it keeps together with that function."""
     monkeypatch.setattr(builtins, "sum", SUM)

@@ -499,11 +499,12 @@ def test_a_machine_beside_a_deployment_serves_its_requests_in_sizes_of_its_own()
     assert other.output_tokens_per_s >= 0.998 * own.output_tokens_per_s
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     """A closed loop is compared by its output; a value of ``vary`` takes the place of the file's own ``sweep:``."""
     given = SERVED | {"sweep": {"grid": {"scheduler.max_num_seqs": [2, 4]}}, "scheduler": SHORT}
     requests = {key: SERVED["requests"][key] for key in ("input", "output")} | {"concurrency": 16, "count": 32}
-    found = ar.compare(given | {"requests": requests}, vary={"scheduler.max_num_seqs": [4, 8]}, samples=16, jobs=1)
+    found = ar.compare(given | {"requests": requests}, vary={"scheduler.max_num_seqs": [4, 8]}, samples=4, jobs=1)
     first = found.sentence
     assert first.startswith("With 8 requests per rank instead of 4 requests per rank, output is ")
     assert "scheduler." not in first and " ×, " in first and "TTFT" in first and "TPOT" in first
@@ -513,22 +514,24 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     )
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_deployments_that_do_not_sustain_their_rate_say_first_which_they_do():
     given = SERVED | {"scheduler": SHORT, "slo": {}}
-    found = ar.compare(given, vary={"requests.arrivals.rate": ["6/s", "40000/s"]}, samples=16, jobs=1)
+    found = ar.compare(given, vary={"requests.arrivals.rate": ["6/s", "40000/s"]}, samples=4, jobs=1)
     begin = "The deployment does not sustain 40,000 requests per second, as the queue keeps growing, and sustains "
     assert found.sentence.startswith(begin)
     said = re.match(r"([\d,]+): with 40,000 requests per second instead of 6 ", found.sentence.removeprefix(begin))
     assert 6 < float(said[1].replace(",", "")) < 40000
 
 
+@pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize("equal, unit", sampled(
     [("w", "per watt"), ("mm2", "per mm² of silicon"), ("devices", "per device")], lambda case: case[0] == "mm2",
 ))  # fmt: skip
 def test_deployments_are_divided_by_any_budget(equal, unit):
     """Half of the machine serves the same requests: per mm² and device it serves twice as much."""
     given = SERVED | {"scheduler": SHORT}
-    found = ar.compare(given, vary={"tp": [8, 4]}, equal=equal, samples=16)
+    found = ar.compare(given, vary={"tp": [8, 4]}, equal=equal, samples=4)
     one, two = (found.amounts[name] for name in found.names)
     assert one == 2 * two if equal != "w" else one > two > 0
     rate = np.median(found.sure.options[1].samples[found.sure.judged]) / two
@@ -604,13 +607,14 @@ def test_limits_that_no_deployment_keeps_name_the_nearest():
     assert "nearest is b, with TTFT 450 of 2,000 ms and TPOT 28 of 20 ms" in found.sentence
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_a_key_that_has_no_effect_is_said_to_have_none():
     requests = {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}, "count": 8}
     given = load_serving(SERVED).given | {"requests": requests, "scheduler": {"max_num_batched_tokens": 64}}
-    found = ar.compare(given, vary={"prefix_cache": [True, False]}, samples=16, jobs=1)
+    found = ar.compare(given, vary={"prefix_cache": [True, False]}, samples=4, jobs=1)
     assert found.sentence.startswith("Prefix caching has no effect: ")
     given |= {"parallel": {"attention": {"tp": 1, "dp": 2}}}
-    found = ar.compare(given, vary={"experts": ["tp", "ep"]}, samples=16, jobs=1)
+    found = ar.compare(given, vary={"experts": ["tp", "ep"]}, samples=4, jobs=1)
     assert found.sentence.startswith("With experts ep instead of experts tp, ")
 
 

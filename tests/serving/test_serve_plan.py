@@ -209,8 +209,9 @@ def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path, kept_
     assert list(found.to_pandas().columns)[:3] == ["option", "ttft_mean_ms", "ttft_mean_ms_p05"]
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_laws_without_a_measured_engine_are_drawn_table_by_table():
-    found = ar.serve_sure(LAWS, 16)
+    found = ar.serve_sure(LAWS, 4)
     tables = {each.key.split(".")[1] for each in found.quantities if each.key.startswith("measured")}
     assert tables == {"gemm", "moe", "attention", "all_reduce"}
     assert found.options[0].intervals["tpot_mean_ms"].width > 0
@@ -226,8 +227,9 @@ def test_a_factor_of_one_gives_the_numbers_to_the_bit():
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("few_samples")
 def test_policies_on_a_wafer_share_their_worlds():
-    found = ar.serve_sure(TWO, 16)
+    found = ar.serve_sure(TWO, 4)
     (pair,) = found.pairs
     assert {each.key.split(".")[0] for each in found.quantities} >= {"system", "measured"}
     assert pair.probability + pair.reverse <= 1
@@ -254,11 +256,12 @@ def test_widths_are_of_the_kind_of_kernel(model, gpu, attention, tables):
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("few_samples")
 def test_sides_apart_draw_what_is_known_of_each():
     apart = LAWS | {"disaggregated": {"prefill": {"parallel": {"attention": {"tp": 4}}},
                                       "decode": {"parallel": {"attention": {"tp": 4}}}}}  # fmt: skip
     del apart["parallel"]
-    found = ar.serve_sure(apart, 16)
+    found = ar.serve_sure(apart, 4)
     assert found.options[0].intervals["ttft_mean_ms"].width > 0
     serving = load_serving(apart)
     sides = {side: off_of(serving.on(side), load_widths()).factors for side in ("prefill", "decode")}
@@ -290,6 +293,7 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     assert main(["serve", str(file), "--samples", "16", "--search"]) == 2
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_ranges_of_the_first_requests_are_those_of_all_in_proportion():
     requests = {key: SURE_FILE["requests"][key] for key in ("input", "output")} | {"count": 200}
     plan = serve_plan(SURE_FILE | {"requests": requests | {"arrivals": {"rate": "4/s"}}})
@@ -299,7 +303,7 @@ def test_ranges_of_the_first_requests_are_those_of_all_in_proportion():
     assert shorten(run, float("inf")) is run and shorten(run, 1e12) is run
     (closed,) = serve_plan(SURE_FILE).runs()
     assert shorten(closed, 1.0) is closed  # its clients wait for each other
-    found, whole = find_sure(plan, 16, None, most_tokens=1.0), find_sure(plan, 16, None)
+    found, whole = find_sure(plan, 4, None, most_tokens=1.0), find_sure(plan, 4, None)
     (one,), (other,) = found.options, whole.options
     assert dict(one.values) == dict(other.values) and any("first 100 requests" in note for note in found.notes)
     for name in ("ttft_mean_ms", "tpot_p99_ms"):

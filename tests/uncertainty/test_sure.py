@@ -189,8 +189,9 @@ def test_a_group_shares_one_draw():
         assert ratio == pytest.approx(5)
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_one_policy_alone_has_an_interval_of_its_time():
-    sure = ar.sure(toy(engine="analytical"), 16, policy="ep", jobs=1)
+    sure = ar.sure(toy(engine="analytical"), 4, policy="ep", jobs=1)
     assert sure.places[0].headline is None and "90 %" in sure.sentence
 
 
@@ -400,8 +401,9 @@ def test_only_what_narrows_or_could_decide_is_advised(found):
     assert "workload.layers" in advice_sentences([], [layers])[0] and advice_sentences([], []) == ()
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_times_say_which_layers_they_are_of(capsys):
-    some = ar.sure(toy(engine="analytical", workload=TOY["workload"] | {"layers": 1}), 16, policy="ep", jobs=1)
+    some = ar.sure(toy(engine="analytical", workload=TOY["workload"] | {"layers": 1}), 4, policy="ep", jobs=1)
     every = len(ar.load(TOY).models[0].moe_layer_ids)
     assert f" for decode in the 1 of {every} MoE layers that ran. In 90 %" in some.sentence
     print_answer(some.as_answer())
