@@ -98,12 +98,16 @@ def run_fit(args: argparse.Namespace) -> int:
     model = load_model(args.model or statistics_model(args.source))
     out = fit_preset(args.source, model, to, args.seed, args.published, args.hold_out)
     head, _ = read_head(out)
-    args.result = {"file": str(out), "traffic": head}
+    answer = (
+        f"{out} holds traffic like {args.source}; `trace: {{synthetic: {{like: {out}}}}}` of an experiment takes it."
+    )
+    args.result = {"answer": answer, "file": str(out), "traffic": head}
+    print(answer)
     if isinstance(head, TrafficSubjects):
         print(f"Each of {len(head.subjects)} subjects has its model. Their standard deviations over the mean:")
         print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
         print("Any other subject is as uncertain. `mix: {another: 1}` takes one of these, chosen by its name.")
-    print(*table_lines(head.published, "generated"), f"traffic: {out}", sep="\n")
+    print(*table_lines(head.published, "generated"), sep="\n")
     return arguments.OK
 
 
@@ -175,6 +179,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 def run_profile(args: argparse.Namespace) -> int:
     from archsim.cli.printing import report_folder
     from archsim.show.profile_page import write_profile
+    from archsim.show.units import percent, significant
     from archsim.traffic.preset_files import profile_source
     from archsim.traffic.profile import insights, profile
     from archsim.traffic.published import measure_statistics, table_lines
@@ -184,8 +189,15 @@ def run_profile(args: argparse.Namespace) -> int:
     folder = report_folder(arguments.stem_of(args.source), args.out, "profile")
     page = write_profile(found, folder)
     beside = measure_statistics(published, trace)
+    busiest, top = found.mean("max_over_mean"), percent(found.mean("load_top20"))
+    answer = (
+        f"In {args.source}, the most loaded expert of a layer has {significant(busiest)} times the mean load, and the "
+        f"most loaded 20 % of the experts get {top} of all tokens (means of layers)."
+    )
+    print(answer)
     args.result = {
-        "means": {name: found.mean(name) for name in found.layers}, "published": beside, "insights": insights(found),
+        "answer": answer, "means": {name: found.mean(name) for name in found.layers}, "published": beside,
+        "insights": insights(found),
     }  # fmt: skip
     for name in found.layers:
         print(f"{name:<24} {found.mean(name):.3f}")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from archsim.base import host
 from archsim.base.answer import Answer, Grid, Part
 from archsim.base.errors import FailedRuns
@@ -38,7 +40,7 @@ from archsim.show.page import PAGES, write_report
 from archsim.show.rendering import render
 from archsim.show.report import Report
 from archsim.show.sections import ERROR_NAMES, error_rows
-from archsim.show.units import signed_percent
+from archsim.show.units import count_of, percent, signed_percent
 
 SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small, as event runs are slow
 
@@ -67,8 +69,12 @@ class Comparison(Shown):
 
     def as_answer(self, kind: str = "runs") -> Answer:
         """The errors by assumption set, then every run outside the limit with the reason. ``kind``: runs or points."""
-        steps = f"at most {self.decode_steps} decode {'step' if self.decode_steps == 1 else 'steps'}"
-        said = f"{self.name}: {len(self.runs)} of {self.drawn_from:,} {kind} on both engines, {steps}"
+        off = [abs(each.error) for each in self.runs]
+        said = (
+            f"The analytical engine differs by {percent(float(np.median(off)), 1)} in the median and by "
+            f"{percent(max(off), 1)} at most from the event engine in the time of decode of {len(self.runs)} of "
+            f"{self.drawn_from:,} {kind} of {self.name}, with at most {count_of(self.decode_steps, 'decode step')}."
+        )
         return Answer((said, *errors_of(self.runs)), result=self.to_pandas().to_dict("records"))
 
     def to_pandas(self) -> DataFrame:

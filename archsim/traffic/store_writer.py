@@ -187,7 +187,6 @@ def write_selection(
     store: trace_store.TraceStore, entries: Sequence[trace_store.Entry], out: Path, jobs: int, replace: bool = False
 ) -> None:
     """Make `out` a store of some requests of another."""
-    store.require(trace_store.TOKENS)
     with writing(out, replace):
         write_tokens(out, store.shape, entries, jobs)
 

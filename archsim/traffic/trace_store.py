@@ -80,6 +80,7 @@ class TraceStore:
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The requests in the order of the store. Raises TraceError."""
+        self.require(TOKENS)
         file = self.path / self.manifest["index"]["file"]
         index, facts = read_frames(file)
         store_checks.check_index(str(file), index, facts, self.manifest)

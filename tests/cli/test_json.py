@@ -116,7 +116,7 @@ def test_stdout_is_the_result_and_the_current_folder_gets_what_the_rule_says(her
     found = json.loads(done.stdout)
     assert has(found)
     if isinstance(found, dict) and command.split()[0] in ("run", "why", "compare", "hardware", "check", "trace"):
-        silent = command in ("hardware blocks", "trace profile")  # a table, and files
+        silent = command == "hardware blocks"  # a table
         each_system = command in ("hardware cost", "hardware power")
         assert silent or (found["small"] if each_system else found)["answer"] in done.stderr
     after = set(os.listdir(here)) | {f"reports/{each}" for each in _listed(here / "reports")}

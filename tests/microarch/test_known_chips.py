@@ -1,10 +1,15 @@
 """A machine as it is made: packages, pieces, nodes, kinds of memory; and chips that exist, beside what is computed."""
 
+from pathlib import Path
+
 import pytest
 
 from archsim.base.errors import SpecError
+from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
+from archsim.evidence import known_chips
 from archsim.evidence.known_chips import known_figures
+from archsim.machine.system import SystemSpec
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import Coefficients, build_costs, making_notes, refuse_unbuildable
 from archsim.specs.library import load_system
@@ -35,7 +40,7 @@ def usd(machine):
 
 PEAK = "arrays at their peak"
 OUTSIDE = {("B200", "waiting"), ("Cerebras WSE-3", "area"), ("Groq LPU", "area")} | {
-    (chip, PEAK) for chip in ("Tesla D1", "Cerebras WSE-3", "Groq LPU", "TSMC SoW-X")
+    (chip, PEAK) for chip in ("Tesla D1", "Groq LPU", "TSMC SoW-X")
 }  # fmt: skip
 
 
@@ -51,6 +56,19 @@ def test_chips_that_exist_are_within_their_bars_or_say_why():
     assert all(each.low < each.found < each.high for each in capped)
     prices = [each for each in found if each.unit == "USD"]
     assert len(prices) == 4 and all(each.within for each in prices)
+
+
+def test_arrays_at_their_peak_do_what_the_file_of_the_machine_says():
+    for chip in read_yaml(Path(known_chips.__file__).with_suffix(".yaml")).data["chips"]:
+        for figure in (each for each in chip["figures"] if each["what"] == PEAK):
+            given = chip["system"]
+            system = load_system(given) if isinstance(given, str) else SystemSpec.model_validate(given)
+            peak = system.compute.peak_flop_per_s * (system.sites if chip.get("whole") else 1)
+            assert 1e12 * figure["tflop_per_s"] == pytest.approx(peak, rel=0.01), chip["chip"]
+            assert (figure["bytes"] == 2) == (system.compute.dtype in ("bf16", "fp16"))
+    cores, lanes = 900_000, 8  # of a WSE-3: multiply-adds of 16 bits a cycle (The Next Platform, March 2024)
+    wafer = load_system("wse3")
+    assert 0.85e9 < wafer.sites * wafer.compute.peak_flop_per_s / (2 * cores * lanes) < 1.15e9  # clock
 
 
 def test_a_read_of_sram_crosses_no_cut_between_pieces(tmp_path):

@@ -41,7 +41,7 @@ from archsim.serving.answers.engines import SharedEngines, estimate_of, estimate
 from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
 from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of, unread_by
-from archsim.serving.answers.race import Race, Rounds, Tried
+from archsim.serving.answers.race import PartOfRace, Race, Rounds, Tried
 from archsim.serving.answers.recommend import (
     _ask_alone,
     _estimates,
@@ -826,6 +826,9 @@ def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(monkeypa
         said = str(refused.value)
         return dict(re.findall(r"(\w+) to ([\d.]+ ms)", said)), re.findall(r"(?:within|every) ([\d.]+) ms", said)
 
+    with monkeypatch.context() as patch:
+        patch.setattr(PartOfRace, "rate", lambda *_: pytest.fail("a rate was looked for"))
+        refusal(tpot="501us")
     ttft_ms, tpot_ms = (1.003 * float(ms) for ms in refusal(ttft="500us", tpot="500us")[1])
     raised, _ = refusal(ttft=f"{ttft_ms}ms", tpot="500us")
     assert raised.keys() == {"ttft", "tpot"} and recommend(asked(**raised)).best.rate_per_s > 0
@@ -876,8 +879,6 @@ def test_precisions_that_are_named_are_compared_and_one_that_fits_at_no_rate_is_
 
 
 def test_a_race_shows_where_the_program_failed():
-    from archsim.serving.answers.race import PartOfRace, Rounds, Tried
-
     def broken(part, engines):
         return 1 / 0
 

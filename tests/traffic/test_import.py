@@ -107,7 +107,7 @@ def test_json_lines(tmp_path):
     assert open_trace(tmp_path / "store", TOY).digest == npz.digest == open_trace(tmp_path / "log.jsonl", TOY).digest
 
 
-def test_load_matrices_of_every_format_agree(tmp_path):
+def test_load_matrices_of_every_format_agree(tmp_path, capsys):
     counts = np.random.default_rng(0).integers(0, 1000, (4, 6))
     every_layer = np.vstack([np.zeros((1, 6), int), counts])
     sources = {
@@ -125,6 +125,8 @@ def test_load_matrices_of_every_format_agree(tmp_path):
         assert np.array_equal(open_store(out).loads()[0]["counts"][0], counts), name
         with pytest.raises(TraceError, match="expert loads.*experts of every token"):
             open_trace(out, TOY)
+    for action in (["slice", "--requests", "0:1"], ["sample", "-n", "1"], ["head"], ["merge"]):
+        assert main(["trace", action[0], str(out), *action[1:]]) == 2 and "expert loads" in capsys.readouterr().err
 
 
 def test_published_load_matrices(shared, tmp_path):
