@@ -827,7 +827,7 @@ def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(monkeypa
         return dict(re.findall(r"(\w+) to ([\d.]+ ms)", said)), re.findall(r"(?:within|every) ([\d.]+) ms", said)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartOfRace, "rate", lambda *_: pytest.fail("a rate was looked for"))
+        patch.setattr("archsim.serving.answers.recommend._race_sizes", lambda *_: pytest.fail("sizes were raced"))
         refusal(tpot="501us")
     ttft_ms, tpot_ms = (1.003 * float(ms) for ms in refusal(ttft="500us", tpot="500us")[1])
     raised, _ = refusal(ttft=f"{ttft_ms}ms", tpot="500us")
