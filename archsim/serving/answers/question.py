@@ -150,7 +150,7 @@ def asked_of(
         if not text.startswith("system."):
             raise SpecError(
                 f"{caller_name('overrides')} {text}: a recommendation takes keys of the machine, such as "
-                "system.hbm.bandwidth=2TB/s; all else is chosen here, or has an option of its own"
+                "system.hbm.bandwidth=2TB/s. All else is chosen here, or by another option"
             )
     if any(drafts) and acceptance is None:
         raise SpecError(
