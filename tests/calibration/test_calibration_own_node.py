@@ -196,7 +196,7 @@ def test_the_gpu_is_the_folders(tmp_path):
     assert not found.tables and "names several GPUs: 'A100', 'H100'" in found.problems[0].reason
 
 
-@table_of(__file__, "bad_rows_of_a_node")
+@table_of(__file__, "bad_rows_of_a_node", every=3)
 def test_bad_rows_are_reported(tmp_path, kind, old, new, said):
     folder = write(tmp_path / "a", ("gemm", kind), SHAPES[:1])
     text = (folder / f"{kind}.csv").read_text().splitlines()
@@ -447,11 +447,11 @@ def test_rates_that_are_none_are_refused(capsys, more, problem):
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("more", "said"), [
+@pytest.mark.parametrize(("more", "said"), sampled([
     (("--hbm", "2.4GB/s"), "--hbm 2.4 GB/s: these measurements reach "),
     (("--hbm", "24TB/s"), "--hbm 24 TB/s: these measurements reach 1.8 TB/s"),
     (("--peak", "bf16=6PFLOP/s"), "--peak bf16=6 PFLOP/s: these measurements reach "),
-])  # fmt: skip
+], lambda case: "24TB/s" in case[0]))  # fmt: skip
 def test_a_rate_that_measurements_contradict_is_refused(tmp_path, capsys, more, said):
     rows = [each.replace("NVIDIA H100", "Own X900") for each in products()]
     (tmp_path / "gemm.csv").write_text("\n".join([GEMM, *rows]) + "\n")

@@ -26,6 +26,7 @@ MEASURED = (
     "h800_cluster",
 )  # fmt: skip
 RATES = ("compute", "memory", "link_bytes_per_s", "pair_bytes_per_s", "nic_bytes_per_s")
+SHIPPED = sorted(named_files("systems"))
 FACTORS = st.sampled_from([0.25, 0.5, 0.8, 1.0, 1.3, 2.0, 4.0])
 
 

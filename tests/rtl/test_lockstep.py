@@ -29,9 +29,9 @@ from microarch.silicon.synthesis import read_result
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 
 
-SMALL = [  # at every commit: one of each kind
-    *[("allocator", 8, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
+CASES = [
     ("allocator", 8, {"dies": 6, "lanes": 4, "speeds": True}),
+    *[("allocator", 8, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
     ("allocator", 8, {"dies": 1, "lanes": 4}),
     ("pdu", 100, {}),
     ("pdu", 100, {"experts": 64, "port_bits": 64, "shadow": False}),
@@ -40,8 +40,6 @@ SMALL = [  # at every commit: one of each kind
     ("atu", 120, {"entries": 8, "ways": 8, "experts": 40}),
     ("atu", 50, {"experts": 2}),
     ("heatmap", 60, {"experts": 20, "port_bits": 64}),
-]  # fmt: skip
-FURTHER = [
     *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in
       ((1, 0), (1, 3), (2, 2), (4, 1), (8, 3), (16, 2))],
     ("allocator", 60, {}),
@@ -60,20 +58,16 @@ FURTHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("block", "events", "changes"),
-    [*SMALL, *(pytest.param(*each, marks=pytest.mark.nightly) for each in FURTHER)],
-    ids=lambda each: str(each),
-)
-def test_rtl_does_what_the_table_says(block, events, changes):
-    found = lockstep(block, events, seed=7, changes=changes)
-    assert found.events >= events and found.difference == ""
-
-
 def one_a_block(cases):
     """The first of each block at every commit, the others with -m nightly."""
     first = {case[0]: case for case in reversed(cases)}
     return [pytest.param(*case, marks=[] if case is first[case[0]] else [pytest.mark.nightly]) for case in cases]
+
+
+@pytest.mark.parametrize(("block", "events", "changes"), one_a_block(CASES), ids=str)
+def test_rtl_does_what_the_table_says(block, events, changes):
+    found = lockstep(block, events, seed=7, changes=changes)
+    assert found.events >= events and found.difference == ""
 
 
 MUTANTS = [(block, each) for block in SHOWN for each in mutants(block) if not why_equivalent(block, each)]

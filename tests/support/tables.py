@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.examples import sampled
+
 
 def read_beside(file: str, name: str) -> Any:
     """A YAML file beside ``file``. In a list, ``{times: 3, of: [a, b]}`` is written for ``a, b, a, b, a, b``."""
@@ -24,16 +26,18 @@ def _written_out(value: Any) -> Any:
     return found
 
 
-def table_of(file: str, name: str) -> pytest.MarkDecorator:
+def table_of(file: str, name: str, every: int = 1) -> pytest.MarkDecorator:
     """Decorator: run the test once per row of a table; the first row has the names of its arguments.
 
     ``file``: of the test (``__file__``). Where the first argument is ``case``, it is what the row is called, and no
-    argument.
+    argument. At a commit, one of ``every`` rows is asked.
     """
     names, *rows = read_beside(file, "tables.yaml")[name]
     assert rows and all(len(row) == len(names) for row in rows), f"{file}: {name}"
+    called = None
     if names[0] == "case":
         called = [row[0] for row in rows]
         assert len(set(called)) == len(called), f"{file}: {name}: two rows of one name"
-        return pytest.mark.parametrize(names[1:], [row[1:] for row in rows], ids=called)
-    return pytest.mark.parametrize(names, rows)
+        names, rows = names[1:], [row[1:] for row in rows]
+    some = [tuple(row) for row in rows[::every]]
+    return pytest.mark.parametrize(names, sampled(map(tuple, rows), some.__contains__), ids=called)
