@@ -62,7 +62,7 @@ def with_stand_ins(
         calibration = scaling.with_scaled(calibration.model_copy(update={"scaled": sections}), base)
         notes.append(f"{ATTENTION_STANDS_IN} {calibration.gpu} takes the times of {base.gpu}, scaled by rates.")
     calibration, said = _served_tables(calibration, experts)
-    notes += said
+    notes += said if model.experts > 1 else []
     like_products, calibration, stand_in = narrow(calibration, "gemm", products)
     like_experts, calibration, of_experts = narrow(calibration, "moe", experts)
     for what, dtype, like in (("Products", products, stand_in), ("Experts", experts, of_experts)):

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import FRACTION, count, fraction, parse_quantity
+from archsim.machine.terms import TERMS
 
 Site = Annotated[int, count(0, 4095)]
 
@@ -95,6 +96,13 @@ class HarvestSpec(Spec):
 class DiesAsBuiltSpec(Spec):
     """``router`` of a dead die: ``dead``, so that routes avoid it, or ``bypass``, so that they pass."""
 
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
+        **dict.fromkeys(("clock", "clocks", "sigma", "variation"), "write speed: {sigma: 3 %}, of the arrays' clocks"),
+        **dict.fromkeys(
+            ("hbm", "stacks"), "write speed: {hbm: {sigma: 1 %}}, or a file of each die: {table: speeds.csv}"
+        ),
+    }
     dead: tuple[Site, ...] = ()
     speed: SpeedSpec | None = None
     harvest: HarvestSpec | None = None
@@ -121,6 +129,10 @@ class LinksAsBuiltSpec(Spec):
     there, or the one that its group shares. ``dead`` ones carry nothing.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
+        **dict.fromkeys(("bandwidth", "lanes", "links", "ports", "slow", "weak", "failed"), TERMS["dead_links"]),
+    }
     dead: tuple[Pair, ...] = ()
     degraded: tuple[DegradedSpec, ...] = ()
 

@@ -7,8 +7,9 @@ under ``decision_cost: charged``. How each number enters the time of a decision:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,6 +17,7 @@ from archsim.base.errors import SpecError
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import BANDWIDTH, CLOCK, TIME, count, format_quantity, number, quantity
 from archsim.laws.calibration_files import calibration_named
+from archsim.machine.terms import TERMS
 
 Clock = Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")]
 DecisionLatency = Annotated[float, quantity(TIME, "1e-3 ns", "1 s", zero=True)]
@@ -180,6 +182,13 @@ class GpuSpec(Spec):
 class DecisionSpec(Spec):
     """``decision: {executor: fsm | firmware | host | gpu, ...}`` of a system."""
 
+    WAYS: ClassVar[Mapping[str, str]] = {
+        "latency": "time follows from what the executor does; write host.time for that of a program on the host",
+        "area": "area follows from tables and lanes: `archsim hardware area FILE`",
+        "sram": "the tables are in SRAM with fsm.tables: on_chip, and in HBM with dram",
+        **dict.fromkeys(("clock", "frequency"), "write fsm.clock, firmware.clock or local_clock"),
+        **dict.fromkeys(("cpu", "pcie", "host_latency"), TERMS["host"]),
+    }
     executor: Literal["fsm", "firmware", "host", "gpu"] = "fsm"  # of decisions
     # Clock of the Local CPs, PDUs and ATUs, which are logic of the dies: an H100 SXM runs at up to 1.98 GHz (as its
     # driver reports).

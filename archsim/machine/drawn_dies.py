@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_serializer, model_validator
 
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import AREA, count, fraction, number, quantity
+from archsim.machine.terms import TERMS
 
 
 class SparesSpec(Spec):
     """Rows, columns or dies of the machine that was made that are kept back to take the places of dead ones."""
 
+    WAYS: ClassVar[Mapping[str, str]] = {"cores": TERMS["spare_cores"], "": TERMS["spare_links"]} | dict.fromkeys(
+        ("links", "lanes", "ports"), TERMS["spare_links"]
+    )
     rows: Annotated[int, count(0, 4096)] = 0
     columns: Annotated[int, count(0, 4096)] = 0
     dies: Annotated[int, count(0, 4096)] = 0
@@ -32,6 +37,11 @@ class DrawnSpec(Spec):
     cost``). A die one of whose bonds fails is dead, and its router with it unless `router` says bypass.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
+        **dict.fromkeys(("samples", "wafer_count", "count", "number"), "write wafers, the number of samples"),
+        "link_loss": "write link_failure, the share of links that fail",
+    }
     defects_per_cm2: Annotated[float, number(0, 100)] = 0.0  # of the process
     # ITRS: 2, as in the price.
     cluster: Annotated[float, number(0.05, 1000)] = 2.0

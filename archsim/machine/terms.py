@@ -14,7 +14,7 @@ from types import MappingProxyType
 _MADE = "write the die's made: {node: n5, area: 814 mm2, pieces: 1, carrier: package}"
 _RATE = "write the effective rate: d2d.bandwidth (each direction) times d2d.efficiency"
 _MEMORY = "a memory is a tier: memory: [{kind: sram, capacity: 500 MB, bandwidth: 20 TB/s, keeps: [weights, kv, activations]}]"
-_DEFECTS = "defects are sampled: {defects_per_cm2: 0.1, cluster: 2}, for price the coefficient defects_per_cm2 of `archsim hardware cost`"
+_DEFECTS = "write drawn: {defects_per_cm2: 0.1, cluster: 2}, for price the coefficient defects_per_cm2 of `archsim hardware cost`"
 _DRAM = "the controller's and banks' work is not modelled cycle by cycle; write its effect: hbm.efficiency (share of the bandwidth that reads reach) and hbm.latency"
 _CORE = "a die is one array: write its rate as compute.peak, and what its kernels lose as compute.efficiency or a calibration"
 _CACHE = "caches below the LLC are part of the measured kernels; write llc.capacity and llc.hit"
@@ -39,8 +39,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("node process process_node technology_node tech_node tech area die_area die_size pieces chiplets tiles reticles dies_per_package package packaging interposer cowos emib foveros soic rdl rdl_layers bridge underfill wafers wafer_count carrier io_dies io_die base_die technology fab foundry transistors transistor_count chiplet chiplet_size stacked_dies 3d", _MADE),
     ("stitching reticle reticle_limit field_size field_stitching wafer_scale_stitching", _STITCH),
     ("yield yield_model defect_density defects defects_per_cm2 d0 alpha cluster clustering", _DEFECTS),
-    ("redundancy spare spare_cores repair", "write spares: {rows: 1} of dies, or dies_as_built: {harvest: {cores: 128, needed: 112}} of cores"),
-    ("tsv microbump bump_pitch bonding hybrid_bonding bond_yield", "bonds are counted by die, stack and piece and lost by the coefficient bond_loss; their pitch is in the link's rate, d2d.bandwidth"),
+    ("dead_links weak_links slow_links failed_links dead_ports weak_ports", "write links_as_built: {dead: [[7, 8]], degraded: [{link: [3, 4], bandwidth: 50 %}]}; [3, level 0] is the port of die 3 to its switch"),
+    ("redundancy spare spare_cores dead_cores repair", "write spares: {rows: 1} of dies, or dies_as_built: {harvest: {cores: 128, needed: 112}} of cores"),
+    ("tsv microbump bump_pitch bonding hybrid_bonding bond_yield bond_loss", "bonds are counted by die, stack and piece and lost by the coefficient bond_loss; drawn: {bond_failure: 0.14 %} samples them; their pitch is in the link's rate, d2d.bandwidth"),
     ("sram scratchpad sram_mb sram_capacity", f"{_SRAM}; beside HBM, {_MEMORY}"),
     ("hbm", f"a generation of HBM is its rates: write hbm.bandwidth and hbm.capacity, and hbm.kind for its price and energy; {_SRAM}"),
     ("local_memory ddr ddr5 gddr gddr6 gddr7 lpddr lpddr5 lpddr5x cxl dram hbm3 hbm3e hbm4 hbm2e memories tiers memory_tiers weight_memory kv_memory activation_memory offload_memory", _MEMORY),

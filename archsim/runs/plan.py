@@ -99,9 +99,10 @@ def as_built_note(system: SystemSpec) -> list[str]:
         found.append(f"{len(built.living)} of {built.sites} dies work ({', '.join(filter(None, (dead, idle)))})")
     if built is not None and (min(built.array) < 1 or max(built.array) > 1 or min(built.hbm) < 1 or max(built.hbm) > 1):
         found.append(f"arrays run at {_range(built.array)} of their clock, HBM at {_range(built.hbm)} of its bandwidth")
+    bisection = "" if left.bisection is None else f"bisection left: {left.bisection:.0%}; "
     found.append(
         f"all are connected; detours: routes are {left.mean_detour:.3f} times as long as in the perfect machine, at "
-        f"most {left.most_detour:.2f} times; bisection left: {left.bisection:.0%}; virtual channels: {left.channels} "
+        f"most {left.most_detour:.2f} times; {bisection}virtual channels: {left.channels} "
         f"(perfect machine: {left.perfect_channels})"
     )
     return [f"{system.name}: {'; '.join(found)}"]

@@ -41,6 +41,7 @@ COARSE, MOST_BATCH = 32, 4096  # step of batches at first, and requests of a gro
 MOST_SIZES, MOST_FINE, MOST_KEPT = 4, 8, 4  # sizes of engines, ways with all batches, and ways that are simulated
 CLOSE = 0.97  # of the best estimate at the limit: as simulated, another way may be the best (seen: 0.98)
 NEAR = 0.85  # of the best estimate: ways that serve less at every limit are left
+BEYOND = 4.0  # times the limit: ways whose shortest token takes longer are not looked at
 MOST_TP = 8  # ranks that share the heads of a request
 GATHERING_RANKS = 8  # ranks that may gather all tokens in place of dispatching them
 PARTS = ("attention", "projections", "dense", "experts", "transfers", "all_reduce", "head", "host")
@@ -319,6 +320,7 @@ class Estimates(NamedTuple):
     requests: Requests
     context: int | None  # that an experiment pins
     batches: tuple[int, ...] = ()  # that are pinned; (): chosen
+    most_ns: float = np.inf  # of an iteration with the smallest batch, beyond which no larger one is looked at
 
     def batch(self, way: Way, batch: int) -> Batch:
         """Raises ArchsimError, which says how the smallest batch would fit."""
@@ -345,7 +347,7 @@ class Estimates(NamedTuple):
             found = [self.batch(way, way.groups)]
         except errors.ArchsimError as error:
             return str(error)
-        most = MOST_BATCH * way.groups
+        most = MOST_BATCH * way.groups if found[0].ns <= self.most_ns else found[0].batch
         while (batch := min(found[-1].batch * COARSE, most)) > found[-1].batch:
             try:
                 found.append(self.batch(way, batch))
@@ -397,7 +399,7 @@ def machine_of(
     batches = tuple(base.workload.batch) if own else ((pinned["batch"],) if pinned.get("batch") else ())
     if own and limits.given and len(batches) == 1:
         batches = ()
-    estimates = Estimates(base, requests, context, batches)
+    estimates = Estimates(base, requests, context, batches, BEYOND * limits.tpot_ns)
     every = list(ways_of_experiment(base) if own else ways_of(base, pinned))
     if among:
         known = {each.label for each in among}
@@ -433,7 +435,7 @@ def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MO
     token = np.concatenate([curve.tpot_ns[0] for curve in curves])
     grid = np.geomspace(token.min(), token.max() * 1.001, 64)
     if limits.tpot_ns < np.inf:
-        grid = np.append(grid[grid <= 4 * limits.tpot_ns], limits.tpot_ns)
+        grid = np.append(grid[grid <= BEYOND * limits.tpot_ns], limits.tpot_ns)
     rates = np.stack([curve.at(grid, limits.ttft_ns)[0] for curve in curves])
     if not rates.any():  # nothing is within the limits: the fastest are kept, to say how near they are
         grid = np.geomspace(token.min(), token.max() * 1.001, 64)

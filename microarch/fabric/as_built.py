@@ -151,7 +151,7 @@ class Left(NamedTuple):
     # links of all routes, long ones counted as often as they are long, over the perfect ones between the same dies
     mean_detour: float
     most_detour: float  # the same of the worst route
-    bisection: float  # bandwidth left, as a share, of the worse of the cuts through the middle
+    bisection: float | None  # share of bandwidth left, of the worse cut through the middle; None: only switches join it
     channels: int  # virtual channels that its routes need
     perfect_channels: int  # those of the perfect machine
 
@@ -170,7 +170,7 @@ def left_of(perfect: Graph, sites: np.ndarray, found: Punched) -> Left:
                 perfect_channels=channels)  # fmt: skip
 
 
-def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float:
+def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float | None:
     """The least share over the cuts of the perfect graph's links that are left between its halves."""
     share = np.array([kind.share for kind in found.kinds])[found.graph.link_class]
     ways = []
@@ -188,7 +188,7 @@ def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float:
         )
         if crosses:
             ways.append(float(share[across].sum()) / crosses)
-    return min(ways, default=1.0)
+    return min(ways, default=None)
 
 
 def _places(graph: Graph) -> Iterator[tuple[int, int]]:

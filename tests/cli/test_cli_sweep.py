@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from support.examples import sampled
 from support.tiny import archsim, start, tiny_file
 
 from archsim.cli.main import main
@@ -206,7 +207,7 @@ def test_check_refuses_what_a_sweep_would(tmp_path, capsys, changes, said):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("balancers", marks=pytest.mark.nightly), "explore_dojo", "explore_spares"]
+    "name", sampled(["balancers", "explore_dojo", "explore_spares"], lambda name: name == "explore_spares")
 )
 def test_every_point_of_a_shipped_sweep_can_run(name, capsys):
     """As `check` says, which asks what a sweep asks. tests/runs/test_sweeps.py has the design space, which is larger."""

@@ -20,3 +20,8 @@ def test_a_kernel_that_was_not_measured_on_a_shape_takes_a_near_one():
         sizes = ((like.hidden, model.hidden), (like.ffn, model.expert_ffn), (like.experts, model.experts))
         assert sum(abs(np.log2(a / b)) for a, b in sizes) <= NEAR
     assert any("GLM-5 (sglang_flashinfer_trtllm_moe)" in note for note in found.notes)
+
+
+def test_a_dense_model_is_told_nothing_of_experts():
+    found = with_stand_ins(calibration_named("h100"), load_model("llama-3.1-70b"), "fp8", "fp8")
+    assert not any("xperts" in note for note in found.notes)

@@ -456,6 +456,8 @@ def test_what_is_left_of_a_mesh():
     assert found.channels > 1 and found.most_detour == 2.0 and 1 < found.mean_detour < 1.1
     half = what_is_left(system(links_as_built={"degraded": [{"link": [12, 13], "bandwidth": "50 %"}]}))
     assert half.mean_detour == 1.0 and half.bisection == pytest.approx(0.9)
+    port = {"degraded": [{"link": [0, "level 0"], "bandwidth": "50 %"}]}
+    assert what_is_left(system("h100_node", links_as_built=port)).bisection is None  # no link joins the halves
 
 
 def test_a_degraded_link_and_a_long_one_cost_what_they_are():

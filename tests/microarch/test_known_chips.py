@@ -1,10 +1,15 @@
 """A machine as it is made: packages, pieces, nodes, kinds of memory; and chips that exist, beside what is computed."""
 
+from pathlib import Path
+
 import pytest
 
 from archsim.base.errors import SpecError
+from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
+from archsim.evidence import known_chips
 from archsim.evidence.known_chips import known_figures
+from archsim.machine.system import SystemSpec
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import Coefficients, build_costs, making_notes, refuse_unbuildable
 from archsim.specs.library import load_system
@@ -35,7 +40,7 @@ def usd(machine):
 
 PEAK = "arrays at their peak"
 OUTSIDE = {("B200", "waiting"), ("Cerebras WSE-3", "area"), ("Groq LPU", "area")} | {
-    (chip, PEAK) for chip in ("Tesla D1", "Cerebras WSE-3", "Groq LPU", "TSMC SoW-X")
+    (chip, PEAK) for chip in ("Tesla D1", "Groq LPU", "TSMC SoW-X")
 }  # fmt: skip
 
 
@@ -51,6 +56,19 @@ def test_chips_that_exist_are_within_their_bars_or_say_why():
     assert all(each.low < each.found < each.high for each in capped)
     prices = [each for each in found if each.unit == "USD"]
     assert len(prices) == 4 and all(each.within for each in prices)
+
+
+def test_arrays_at_their_peak_do_what_the_file_of_the_machine_says():
+    for chip in read_yaml(Path(known_chips.__file__).with_suffix(".yaml")).data["chips"]:
+        for figure in (each for each in chip["figures"] if each["what"] == PEAK):
+            given = chip["system"]
+            system = load_system(given) if isinstance(given, str) else SystemSpec.model_validate(given)
+            peak = system.compute.peak_flop_per_s * (system.sites if chip.get("whole") else 1)
+            assert 1e12 * figure["tflop_per_s"] == pytest.approx(peak, rel=0.01), chip["chip"]
+            assert (figure["bytes"] == 2) == (system.compute.dtype in ("bf16", "fp16"))
+    cores, lanes = 900_000, 8  # of a WSE-3: multiply-adds of 16 bits a cycle (The Next Platform, March 2024)
+    wafer = load_system("wse3")
+    assert 0.85e9 < wafer.sites * wafer.compute.peak_flop_per_s / (2 * cores * lanes) < 1.15e9  # clock
 
 
 def test_a_read_of_sram_crosses_no_cut_between_pieces(tmp_path):
@@ -95,6 +113,15 @@ def test_a_wafer_of_sram_is_one_wafer_without_stacks(tmp_path):
         refuse_unbuildable(build_costs(system(tmp_path, sram, 12, 7)))
     card = build_costs(system(tmp_path, "kind: lpddr5x, bandwidth: 0.6 TB/s, capacity: 768 GB", 2, 2))
     assert 9000 <= card.usd["hbm"] <= 18000 and usd(card) < 20000
+
+
+def test_a_die_has_room_for_what_is_in_it_and_a_wafer_for_the_die(tmp_path):
+    small = system(tmp_path, "kind: sram, bandwidth: 80 TB/s, capacity: 2 GB", more="made: {area: 100 mm2}")
+    (note,) = making_notes(build_costs(small))
+    assert "made.area: 100 mm²" in note and "less than" in note
+    uncut = system(tmp_path, "kind: sram, bandwidth: 21 PB/s, capacity: 440 GB", more="made: {carrier: monolithic}")
+    with pytest.raises(SpecError, match="hbm.*46,225"):
+        refuse_unbuildable(build_costs(uncut))
 
 
 def test_what_has_no_room_on_the_edge_of_a_die_is_told(tmp_path):
@@ -167,6 +194,11 @@ WRITTEN = {
     "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size miss_penalty hit_rate",
     "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd "
         "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop clock_rate peak_fp4 macs",
+    "spares": "cores links",
+    "dies_as_built": "dead_links dead_cores dead_dies binning yield defects hbm clock sigma",
+    "links_as_built": "dead_links dead_dies ber bandwidth ports weak",
+    "drawn": "d0 alpha defect_density bond_loss yield samples wafer_count link_loss",
+    "decision": "latency cpu host_latency pcie clock area",
 }  # fmt: skip
 
 
@@ -177,7 +209,11 @@ def test_terms_of_architects_are_keys_or_say_what_to_write(tmp_path):
         for term in terms.split():
             text = DIE.format(hbm=HBM, x=1, y=1, more="")
             line = f"{term}: 5\n"
-            text = text + line if not part else text.replace(f"{part}: {{", f"{part}: {{{term}: 5, ")
+            text = (
+                text.replace(f"{part}: {{", f"{part}: {{{term}: 5, ")
+                if part and f"{part}: {{" in text
+                else (text + (f"{part}: {{{line.strip()}}}\n" if part else line))
+            )
             file.write_text(text)
             try:
                 load_system(str(file))

@@ -397,6 +397,14 @@ def test_what_cannot_be_compared_is_refused_with_what_is_missing(files, name):
         compare(*sides, **({"samples": 0} | more))
 
 
+def test_of_a_limit_that_the_smallest_batch_exceeds_no_larger_one_is_looked_at(files, monkeypatch):
+    seen, batch = [], machines.Estimates.batch
+    monkeypatch.setattr(machines.Estimates, "batch", lambda own, *of: seen.append(of) or batch(own, *of))
+    with pytest.raises(SpecError, match="nearest is die4"):
+        compare("die4.yaml", samples=0, batch=None, limits={"tpot": "1us"})
+    assert seen and all(size == way.groups for way, size in seen)
+
+
 def test_experiments_without_a_common_model_are_refused(files):
     other = json.loads(json.dumps(EXAMPLE))
     other["models"][0]["name"] = "other"

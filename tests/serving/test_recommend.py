@@ -40,10 +40,11 @@ from archsim.serving.answers.configuration import Configuration, with_choice
 from archsim.serving.answers.engines import SharedEngines, estimate_of, estimate_rate, largest
 from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
-from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of, unread_by
-from archsim.serving.answers.race import Race, Rounds, Tried
+from archsim.serving.answers.question import MOST_DEVICES, asked_of, file_of, kinds_of, unread_by
+from archsim.serving.answers.race import PartOfRace, Race, Rounds, Tried
 from archsim.serving.answers.recommend import (
     _ask_alone,
+    _estimates,
     _most_ranks,
     _race_sizes,
     _refusal,
@@ -314,6 +315,19 @@ def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision()
     assert not asked_of("qwen3-32b", ["h200"], tpot="50ms", usd_per_hour=50).notes  # as many as these buy
     with pytest.raises(SpecError, match="int4 is not compared"):
         asked_of("Qwen/Qwen3-32B-INT4", ["h200"], tpot="50ms")
+
+
+def test_a_machine_with_changed_keys_is_what_is_asked_estimated_and_written():
+    """As of a file of `archsim serve` with the same keys."""
+    changed = ["system.hbm.bandwidth=9.6TB/s"]
+    fast = asked_of("olmoe-1b-7b", ["h200:1"], tpot="50ms", engines=["vllm"], overrides=changed)
+    plain, kind = (kinds_of(asked)[0] for asked in (fast._replace(overrides=()), fast))
+    assert kind.offer.system.hbm.bandwidth_bytes_per_s == 2 * plain.offer.system.hbm.bandwidth_bytes_per_s
+    written = load_serving(file_of(fast, kind.offer, "vllm", kind.dtypes))
+    assert written.system == kind.offer.system == kind.serving.system
+    assert "The machine has system.hbm.bandwidth=9.6TB/s, which its files do not say." in fast.notes
+    with pytest.raises(SpecError, match="unknown key; did you mean 'bandwidth'"):
+        kinds_of(fast._replace(overrides=("system.hbm.bandwith=1TB/s",)))
 
 
 def test_weights_without_an_arithmetic_of_their_own_are_of_vllm_and_named():
@@ -825,6 +839,9 @@ def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(monkeypa
         said = str(refused.value)
         return dict(re.findall(r"(\w+) to ([\d.]+ ms)", said)), re.findall(r"(?:within|every) ([\d.]+) ms", said)
 
+    with monkeypatch.context() as patch:
+        patch.setattr("archsim.serving.answers.recommend._race_sizes", lambda *_: pytest.fail("sizes were raced"))
+        refusal(tpot="501us")
     ttft_ms, tpot_ms = (1.003 * float(ms) for ms in refusal(ttft="500us", tpot="500us")[1])
     raised, _ = refusal(ttft=f"{ttft_ms}ms", tpot="500us")
     assert raised.keys() == {"ttft", "tpot"} and recommend(asked(**raised)).best.rate_per_s > 0
@@ -875,8 +892,6 @@ def test_precisions_that_are_named_are_compared_and_one_that_fits_at_no_rate_is_
 
 
 def test_a_race_shows_where_the_program_failed():
-    from archsim.serving.answers.race import PartOfRace, Rounds, Tried
-
     def broken(part, engines):
         return 1 / 0
 
@@ -928,7 +943,8 @@ def test_no_round_of_sizes_begins_after_a_race_is_ended(end, rounds):
     asked = SimpleNamespace(precisions=())
     race = SimpleNamespace(kinds=[kind], part=lambda how, each, best=0.0: each, asked=asked)
     sizes = [Configuration(ParallelSpec(attention=AttentionRanks(tp=tp)), 1, 64, 4096) for tp in (1, 2)]
-    _race_sizes(race, [Tried(0, each, 0.0, 1e9) for each in sizes], stub)
+    guesses = _estimates(race, [Tried(0, each, 0.0, 1e9) for each in sizes], stub)
+    _race_sizes(race, guesses, stub)
     assert len(begun) == rounds
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from support.examples import sampled
 
 from archsim.base.errors import TraceError
 from archsim.specs.library import load_model
@@ -173,12 +174,12 @@ def test_layers_of_other_depth_may_be_skewed_otherwise():
     assert SyntheticSpec(popularity_skew=[0.3, 1.5]).popularity_skew == (0.3, 1.5)
 
 
-@pytest.mark.parametrize(("imbalance", "wanted"), [
+@pytest.mark.parametrize(("imbalance", "wanted"), sampled([
     ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)),
     ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
     ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)),
     ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
-])  # fmt: skip
+], lambda case: {"hottest_expert", "eplb_gain"} & set(case[0])))  # fmt: skip
 def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
     """Of other tokens than those of the fit, within 2 %; every layer within 8 %. Its parts may differ by depth."""
     source = generated_traffic(load_model("olmoe-1b-7b"), SyntheticSpec(imbalance=imbalance, prompt_tokens=0), 16384)
