@@ -23,6 +23,7 @@ from archsim.serving import expert_groups, measures
 from archsim.serving.file_requests import INPUT_STREAM, OUTPUT_STREAM
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
+from archsim.show.units import count_of
 from archsim.specs import library, serving_files
 from archsim.specs.deployment import Precision, PrecisionSpec
 from archsim.specs.recipes import unserved
@@ -169,6 +170,12 @@ def asked_of(
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}, MOST_DEVICES if is_open else None) for each in on)
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
              if ":" not in text and not bought and not is_open]  # fmt: skip
+    most = max(each.devices for each in offers)
+    for name, widest in (("stages", max((1, *stages))), ("context", max((1, *context)))):
+        if widest > most:
+            raise SpecError(
+                f"{caller_name(name)} {widest}: more than the {count_of(most, 'GPU')} that may be used. Give more"
+            )
     taken += [f"The machine has {text}, which its files do not say." for text in overrides]
     gpus = {each.gpu for each in offers}
     taken += [f"{caller_name('prices')} {gpu} has no effect: it is not among the GPUs that may be used"
