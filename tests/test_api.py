@@ -194,8 +194,8 @@ def test_sweep_of_points_has_one_column_per_axis(here):
 
 
 def test_ablate(here):
-    small = SMALL | {"workload": SMALL["workload"] | {"decode_steps": 1}}
-    found = ar.ablate(small, "published", "physical", here / "out", jobs=1)
+    small = SMALL | {"assumptions": ["physical", {"set": "physical", "activations": "ignored"}]}
+    found = ar.ablate(small, "physical", "physical+activations=ignored", here / "out", jobs=1)
     table = found.to_pandas()
     assert found.closes and len(repr(found)) < MOST_CHARACTERS
     assert list(table["assumption"]) == [*(link.field for link in found.links), "endpoint"]

@@ -10,7 +10,7 @@ from support.readme import NOT_RUN, ROOT, blocks, commands, shrunk_checkout
 from archsim.cli.main import main, parser_of
 
 # Several seconds each: with them, the nightly profile runs every command.
-LONG = {"--papers", "--ablate", "--search", "examples/mine.yaml", "systems.0.d2d.bandwidth=2TB/s"}
+LONG = {"configs/dojo.yaml", "--papers", "--ablate", "--search", "examples/mine.yaml", "systems.0.d2d.bandwidth=2TB/s"}
 COMMANDS = [words for words in commands("README.md") if words[0] not in NOT_RUN]
 PAGES = ("README.md", "docs/start.md", "docs/commands.md")
 

@@ -120,7 +120,7 @@ print("path", sys.path)
 """
 ASKED = (
     "check tiny.yaml", "check --no-code own.yaml", "sweep own.yaml --out out --jobs 1 --samples 0",
-    "check --report out --jobs 1", "run tiny.yaml --policy ep --system small --batch 12 --samples 0",
+    "check --report out --jobs 1",
     "list systems", "hardware blocks", "hardware cost dojo", "sweep --figure out limits --out figure.svg",
 )  # fmt: skip
 
@@ -135,7 +135,7 @@ def hostile_folder(folder):
     (folder / "beside.py").write_text("import json\nfrom archsim.policies.allocation import home\n")
     text = tiny_file(folder).read_text()
     own = text.replace("[base, ep, allo, pred, allo+pred]", "[{name: own, allocation: 'mine:rule'}]")
-    (folder / "own.yaml").write_text(own.replace("[12, 40]", "[12]"))
+    (folder / "own.yaml").write_text(own.replace("[12, 40], decode_steps: 4", "[12], decode_steps: 1"))
 
 
 def test_no_command_runs_or_reads_a_file_of_the_current_folder_that_none_names(tmp_path):

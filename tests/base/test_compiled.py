@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pytest
+from support.examples import sampled
 from support.from_python import from_python
 
 from archsim.base.code_digest import (
@@ -104,7 +105,7 @@ def test_one_process_compiles_and_the_others_load(tmp_path):
     assert sorted(each.communicate()[0] for each in both) == ["0\n", "1\n"]
 
 
-@pytest.mark.parametrize("imported", ["archsim, numba", "numba, archsim"])
+@pytest.mark.parametrize("imported", sampled(["archsim, numba", "numba, archsim"], "numba, archsim".__eq__))
 def test_the_folder_of_machine_code_does_not_depend_on_what_is_imported_first(imported):
     code = f"import {imported}; from archsim.base.compiled import unsigned; print(numba.config.CACHE_DIR)"
     beside = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}

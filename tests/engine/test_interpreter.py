@@ -389,7 +389,7 @@ SYSTEMS = 12  # of the 1,000 that were compared
 SPECIAL = (253, 10281)  # reads shorter than a first segment; flows that go on at the rate of those before
 
 
-@pytest.mark.parametrize("number", [*range(SYSTEMS), *SPECIAL])
+@pytest.mark.parametrize("number", sampled([*range(SYSTEMS), *SPECIAL], lambda number: number % 2 == 1))
 def test_kernels_equal_the_interpreter_on_random_systems(number):
     assert_kernels_equal_interpreter(number)
 
@@ -399,7 +399,7 @@ LARGE_SYSTEMS = 600
 IN_RTL = (2, 30, 64, 82, 88, 92)
 
 
-@pytest.mark.parametrize("number", sampled(range(LARGE_SYSTEMS), lambda number: number in OVERTAKEN))
+@pytest.mark.parametrize("number", sampled(range(LARGE_SYSTEMS), lambda number: number in OVERTAKEN[::2]))
 def test_kernels_equal_the_interpreter_on_as_many_experts_as_models_have(number, monkeypatch):
     monkeypatch.setattr(served, "ReturnPath", WatchedPath)
     monkeypatch.setattr(WatchedPath, "overtaken", 0)

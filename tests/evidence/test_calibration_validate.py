@@ -67,10 +67,16 @@ def judge(tmp_path, capsys, fit):
 
 
 def test_what_is_judged_by_another_versions_table_is_reported(judge):
-    _, notes, cases, page = judge({"gemm": gemm()}, {"gemm": gemm(version="2.9", factor=1.12)}, "--quick")
+    sizes = [2**e for e in range(12, 28)]
+    fitted, other = (
+        {"gemm": gemm(**of), "p2p": copies(sizes, cuda)} for of, cuda in (({}, "12.8"), ({"version": "2.9"}, "13.0"))
+    )
+    out, notes, cases, page = judge(fitted, other, "--quick")
     note = "GEMM of torch 2.9 (bf16): the calibration has no table of it; tested by that of torch 2.8"
     assert f"note: {note}" in notes and note in page
     assert set(cases["version"]) == {"2.9"} and set(cases["table"]) == {"torch 2.8"}
+    copied = "p2p of cuda 13.0 (intra_node ce uni 1): the calibration has no table of it; tested by that of cuda 12.8"
+    assert copied in notes and "p2p cuda 13.0 intra_node ce uni  cuda 12.8" in out
 
 
 def kinds(cases):
@@ -196,16 +202,6 @@ def test_very_few_measurements(tmp_path, capsys, table):
         assert (left_out in said.out) == (table == "one_copy") and ("none from 1 MiB to 64 MiB" in said.out) == (
             table == "one_copy"
         )
-
-
-def test_copies_of_another_version_are_judged_by_the_law_there_is(judge):
-    sizes = [2**e for e in range(12, 28)]
-    out, notes, _, _ = judge({"p2p": copies(sizes)}, {"p2p": copies(sizes, version="13.0")}, "--quick")
-    assert (
-        "p2p of cuda 13.0 (intra_node ce uni 1): the calibration has no table of it; tested by that of cuda 12.8"
-        in notes
-    )
-    assert "p2p cuda 13.0 intra_node ce uni  cuda 12.8" in out
 
 
 def test_without_a_repetition_the_floor_is_a_dash_and_why(judge):

@@ -38,7 +38,7 @@ def test_links_change_one_field_each_and_lead_from_start_to_end():
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ablation")
-    experiment = tiny(folder, "policies=[base, allo+pred]", "workload.batch=[12]", "workload.decode_steps=2")
+    experiment = tiny(folder, "policies=[base, allo+pred]", "workload.batch=[12]", "workload.decode_steps=1")
     experiment = experiment.model_copy(update={"systems": experiment.systems[:1]})
     return experiment, folder, ablate(experiment, START, END, folder / "out", jobs=1)
 

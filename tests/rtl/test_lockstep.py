@@ -149,11 +149,11 @@ def replay_of(name):
 
 
 def test_command_tells_what_was_compared(capsys):
-    assert main(["rtl", "lockstep", "pdu", "--events", "300", "--seed", "3"]) == 0
+    assert main(["rtl", "lockstep", "pdu", "--events", "100", "--seed", "3"]) == 0
     covered = "they cover 1,544 of 1,544 bits, 6 of 6 branches, 7 of 7 bounds."
     out = capsys.readouterr().out
     assert out.startswith("pdu (seed 3) does what its table says in all of ") and covered in out
-    asked = ["allocator", "--blocks", "15", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
+    asked = ["allocator", "--blocks", "4", "--seed", "3", "--set", "dies=4", "--lanes", "1,2"]
     assert main(["rtl", "lockstep", *asked]) == 0
     out = capsys.readouterr().out
     assert out.count("what its table says in all of") == 2 and "lanes=2" in out

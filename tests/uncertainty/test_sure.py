@@ -190,7 +190,7 @@ def test_a_group_shares_one_draw():
 
 
 def test_one_policy_alone_has_an_interval_of_its_time():
-    sure = ar.sure(TOY, 16, policy="ep", jobs=1)
+    sure = ar.sure(toy(engine="analytical"), 16, policy="ep", jobs=1)
     assert sure.places[0].headline is None and "90 %" in sure.sentence
 
 
@@ -270,7 +270,7 @@ def test_a_block_is_worth_it_in_a_share_of_the_worlds(tmp_path, monkeypatch, cap
 def test_shares_add_up_or_are_not_known(found, tmp_path, capsys):
     (place,) = found.places
     assert sum(each.first for each in place.indices) <= 1 + 1e-9 and not place.unknown
-    few = ar.sure(TOY, 16, tmp_path, jobs=1)
+    few = ar.sure(toy(engine="analytical"), 16, tmp_path, jobs=1)
     (unknown,) = few.places
     least = 2 * len({each.name for each in place.indices})
     assert 16 < least <= 32, "as many draws as the runs read"
