@@ -96,8 +96,19 @@ def test_functions_take_overrides_of_what_is_not_loaded():
 
 
 def test_overrides_as_one_string_are_refused():
-    with pytest.raises(SpecError, match="expected a list of strings or a mapping"):
-        ar.load(EXPERIMENT, overrides="name=x")
+    served = ar.serve, ar.serve_policies, ar.serve_plan, ar.serve_sure, ar.search_serving
+    calls = [
+        (ar.load, EXPERIMENT),
+        *((each, "serve_olmoe") for each in served),
+        (ar.worth, "eplb", None, "serve_olmoe"),
+    ]
+    for function, *given in [*calls, (ar.compare, SMALL, SMALL)]:
+        with pytest.raises(SpecError, match="expected a list of strings or a mapping"):
+            function(*given, overrides="name=x")
+
+
+def test_a_deployment_takes_overrides_as_a_mapping():
+    assert ar.serve("serve_olmoe", {"requests.count": 3}).measures.requests == 3
 
 
 # run and sweep

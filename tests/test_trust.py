@@ -156,7 +156,7 @@ def test_no_command_runs_or_reads_a_file_of_the_current_folder_that_none_names(t
     assert not (tmp_path / "planted").exists()
 
 
-@pytest.mark.parametrize("imported", sampled(["archsim, numba", "numba, archsim"], "numba, archsim".__eq__))
+@pytest.mark.parametrize("imported", sampled(["archsim, numba", "numba, archsim"], lambda imported: imported[0] == "a"))
 def test_libraries_read_nothing_of_the_current_folder_in_python_either(tmp_path, imported):
     hostile_folder(tmp_path)
     (tmp_path / ".numba_config.yaml").write_text("{disable_jit: 1, cache_dir: planted}")
@@ -226,9 +226,9 @@ def test_machine_code_is_kept_where_only_this_user_can_write(tmp_path, monkeypat
     assert not (tmp_path / "kept").exists()
 
 
-@pytest.mark.parametrize(
-    "start", sampled([["-m", "archsim"], [str(Path(sys.executable).with_name("archsim"))]], ["-m", "archsim"].__ne__)
-)
+@pytest.mark.parametrize("start", sampled(
+    [["-m", "archsim"], [str(Path(sys.executable).with_name("archsim"))]], lambda start: start[0] != "-m",
+))  # fmt: skip
 def test_however_it_is_started(tmp_path, start):
     hostile_folder(tmp_path)
     program = [sys.executable, *start] if start[0] == "-m" else start

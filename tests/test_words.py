@@ -1,6 +1,7 @@
 """The printed strings of pages, commands and studies speak the words of docs/glossary.md: no retired word is left."""
 
 import re
+from itertools import takewhile
 from pathlib import Path
 
 from support.source import pieces
@@ -47,6 +48,9 @@ def test_no_printed_string_has_a_retired_word():
     for file in sorted((ROOT / "archsim").rglob("*.j2")):
         plain = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<[^>]*>", " ", file.read_text("utf-8"))
         found += [(file, number, line) for number, line in enumerate(plain.splitlines(), 1)]
+    for file in sorted((ROOT / "configs").glob("*.yaml")):  # their heads are what `archsim list experiments` prints
+        head = takewhile(lambda line: line.startswith("#"), file.read_text("utf-8").splitlines())
+        found += [(file, number, line) for number, line in enumerate(head, 1)]
     left = [
         f"{file.relative_to(ROOT)}:{line}: {match[0]!r}; say {instead}"
         for file, line, words in found

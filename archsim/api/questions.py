@@ -149,7 +149,7 @@ def compare(
     *sides: Any,
     inside: Source | ExperimentSpec | None = None,
     out: str | os.PathLike[str] | None = None,
-    overrides: Sequence[str] = (),
+    overrides: files.Overrides = (),
     limits: Mapping[str, Any] | None = None,
     tpot: str | None = None,
     ttft: str | None = None,
@@ -188,6 +188,7 @@ def compare(
     from archsim.search.options import SYSTEM
     from archsim.search.options import side_of as read_side
 
+    changes = files.override_texts(overrides)
     given, where = {"tpot": tpot, "ttft": ttft, "rate": rate} | dict(limits or {}), None if out is None else Path(out)
     if unknown := sorted(set(given) - {"tpot", "ttft", "rate"}):
         raise SpecError(f"limits: unknown {unknown[0]!r} (known: tpot, ttft, rate)")
@@ -202,8 +203,8 @@ def compare(
     if any(each.kind == SYSTEM for each in read):  # so is a name that an experiment has, too
         read = [read_side(each, True) for each in sides]
     if inside is None and (question.asks or len(sides) != 2 or any(each.kind != EXPERIMENT for each in read)):
-        read = [_chosen_side(each, read, chosen, overrides) for each in read]
-        found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where, watcher)
+        read = [_chosen_side(each, read, chosen, changes) for each in read]
+        found = compare_options(read, question, chosen, changes, jobs or available_cores(), report, where, watcher)
         if where is not None:
             _write_options(found, where)
         return found
@@ -212,9 +213,9 @@ def compare(
     from archsim.questions.sides import load_side, name_of, side_of
     from archsim.uncertainty.ranges import WORLDS
 
-    whole = None if inside is None else load_side(inside, overrides)
+    whole = None if inside is None else load_side(inside, changes)
     a, b = sides
-    both = [side_of(each, whole, overrides, chosen) for each in (a, b)]
+    both = [side_of(each, whole, changes, chosen) for each in (a, b)]
     compared = designs.compare_designs((name_of(a), name_of(b)), both, WORLDS if samples is None else samples)
     if where is not None:
         write_comparison_page(compared, where)
@@ -246,7 +247,7 @@ def _write_options(found: OptionComparison | DeploymentComparison, folder: Path)
 @verb(verbs.WHY)
 def why(
     experiment: files.Experiment,
-    overrides: Sequence[str] = (),
+    overrides: files.Overrides = (),
     *,
     step: int | None = None,
     layer: int | None = None,
@@ -342,7 +343,7 @@ def worth(
     policy: str,
     loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
     deployment: Source,
-    overrides: Sequence[str] = (),
+    overrides: files.Overrides = (),
     *,
     held_out: float = HELD_OUT,
     out: str | os.PathLike[str] | None = None,
@@ -368,9 +369,10 @@ def worth(
     from archsim.questions.worth import worth as judged
     from archsim.search.deployments import policies_sentence
 
+    changes = files.override_texts(overrides)
     sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads or ())
     target, paths = None if out is None else Path(out), [Path(source) for source in sources]
-    return judged(policy, paths, deployment, overrides, held_out, target, samples, jobs, policies_sentence)
+    return judged(policy, paths, deployment, changes, held_out, target, samples, jobs, policies_sentence)
 
 
 def block_worth(

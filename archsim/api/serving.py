@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archsim.api import files
 from archsim.base import verbs
 from archsim.base.verbs import verb
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def serve(
     source: Source,
-    overrides: Sequence[str] = (),
+    overrides: files.Overrides = (),
     *,
     out: str | os.PathLike[str] | None = None,
     around: bool = True,
@@ -49,7 +50,7 @@ def serve(
     from archsim.serving.serving import serve as served
     from archsim.specs.serving_files import load_serving
 
-    serving = load_serving(source, overrides)
+    serving = load_serving(source, files.override_texts(overrides))
     if timeline is not None:
         found = served(serving, MOST_ITERATIONS)
         write_serving_timeline(found.served, Path(timeline), f"{serving.model.name} on {serving.system.name}")
@@ -59,7 +60,7 @@ def serve(
 
 
 def serve_policies(
-    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
+    source: Source, overrides: files.Overrides = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
 ) -> list[Outcome]:
     """Serve the same requests under every policy of the file's ``policies:``. Files with axes are not supported.
 
@@ -70,7 +71,7 @@ def serve_policies(
 
 def serve_plan(
     source: Source,
-    overrides: Sequence[str] = (),
+    overrides: files.Overrides = (),
     *,
     out: str | os.PathLike[str] | None = None,
     around: bool = True,
@@ -96,7 +97,7 @@ def serve_plan(
     from archsim.search.served_axes import serve_axes, serve_load
     from archsim.serving.answers.runs import serve_plan as planned
 
-    plan, folder = planned(source, overrides, first=first), None if out is None else Path(out)
+    plan, folder = planned(source, files.override_texts(overrides), first=first), None if out is None else Path(out)
     if plan.has_axes:
         return serve_axes(plan, folder, samples, jobs, watcher)
     return serve_load(plan, folder, samples, jobs, watcher, around)
@@ -105,7 +106,7 @@ def serve_plan(
 def serve_sure(
     source: Source,
     samples: int = 64,
-    overrides: Sequence[str] = (),
+    overrides: files.Overrides = (),
     *,
     out: str | os.PathLike[str] | None = None,
     watcher: Watcher | None = None,
@@ -127,14 +128,16 @@ def serve_sure(
     from archsim.serving.answers.runs import serve_plan as planned
     from archsim.serving.answers.sure import find_sure, write_sure
 
-    found = find_sure(planned(source, overrides), samples, None if out is None else Path(out), watcher, jobs)
+    found = find_sure(
+        planned(source, files.override_texts(overrides)), samples, None if out is None else Path(out), watcher, jobs
+    )
     if out is not None:
         write_sure(found, Path(out))
     return found
 
 
 def search_serving(
-    source: Source, overrides: Sequence[str] = (), *, jobs: int = 1, report: Callable[[str], None] = lambda text: None
+    source: Source, overrides: files.Overrides = (), *, jobs: int = 1, report: Callable[[str], None] = lambda text: None
 ) -> Searched:
     """Parallel sizes and batch limits of a file's ``search:``, most goodput first. jobs: processes. report: how far it
     is. Raises as ``serve``.
@@ -145,7 +148,7 @@ def search_serving(
     from archsim.serving.answers.search import search
     from archsim.specs.serving_files import load_serving
 
-    return Searched(search(load_serving(source, overrides), report, jobs=jobs))
+    return Searched(search(load_serving(source, files.override_texts(overrides)), report, jobs=jobs))
 
 
 @verb(verbs.RECOMMEND)
@@ -183,7 +186,7 @@ def recommend(
 
 
 def compare_serving(
-    source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()
+    source: Source, measured: str | os.PathLike[str], overrides: files.Overrides = ()
 ) -> ServedComparison:
     """A JSON of ``vllm bench serve`` beside the simulation of a file. Raises as ``serve``.
 
@@ -192,13 +195,13 @@ def compare_serving(
     from archsim.evidence.serving.calibrate import compare_bench
     from archsim.specs.serving_files import load_serving
 
-    return compare_bench(load_serving(source, overrides), Path(measured))
+    return compare_bench(load_serving(source, files.override_texts(overrides)), Path(measured))
 
 
 def calibrate_serving(
     source: Source,
     measured: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
+    overrides: files.Overrides = (),
     *,
     report: Callable[[str], None] = lambda text: None,
 ) -> FittedConstants:
@@ -210,7 +213,7 @@ def calibrate_serving(
     from archsim.evidence.serving.calibrate import calibrate_host
     from archsim.specs.serving_files import load_serving
 
-    return calibrate_host(load_serving(source, overrides), Path(measured), report)
+    return calibrate_host(load_serving(source, files.override_texts(overrides)), Path(measured), report)
 
 
 def validate_served(

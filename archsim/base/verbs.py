@@ -305,6 +305,9 @@ RECOMMEND: Options = {
         "Consider so many draft tokens (MTP) per decode, too. May be repeated.", "N", read=positive, many="append"
     ),
     "acceptance": Option("Probability that a draft is accepted, such as 0.8.", "SHARE", read=_share),
+    "overrides": OVERRIDES.of(
+        help="Override a key of every machine, such as system.hbm.bandwidth=2TB/s. May be repeated."
+    ),
     "loads": Option(
         "Recorded loads of experts, from which a placement is made. May be repeated.", "FILE", many="append"
     ),

@@ -355,6 +355,13 @@ def making_notes(machine: SystemHardware) -> Iterator[str]:
             f"{system.name}: made.pieces: {made.pieces} makes pieces of {machine.die_mm2 / made.pieces:,.0f} mm², and "
             f"a reticle has {RETICLE_MM2:,.0f}. Give {ceil(machine.die_mm2 / RETICLE_MM2)} or more"
         )
+    if made is not None and made.area_mm2 is not None:
+        free = system.model_copy(update={"made": made.model_copy(update={"area_mm2": None})})
+        if (least_mm2 := build_costs(free, Coefficients().at("low")).die_mm2) > machine.die_mm2:
+            yield (
+                f"{system.name}: made.area: {made.area_mm2:,.0f} mm² is less than arrays, memory and links of a die "
+                f"take, {least_mm2:,.0f} mm² with all coefficients low. Write a larger one, or lower rates"
+            )
     for at, tier in enumerate(system.memory):
         yield (
             f"{system.name}: memory.{at} ({memory_of(tier.kind).title}) keeps nothing that is read, so it counts in "
@@ -366,8 +373,13 @@ MOST_DEVICES = 100  # of memory beside one die: no package has a fifth of them
 
 
 def refuse_unbuildable(machine: SystemHardware) -> None:
-    """Raise SpecError for a die with more devices of memory than any package has room for."""
-    hbm, memory = machine.system.hbm, memory_of(machine.system.hbm.kind)
+    """Raise SpecError for a die with more devices of memory than any package has room for, or larger than a wafer."""
+    hbm, memory, made = machine.system.hbm, memory_of(machine.system.hbm.kind), machine.system.made
+    if made is not None and made.carrier == MONOLITHIC and machine.die_mm2 > CARRIER_MM2:
+        raise SpecError(
+            f"{machine.system.name}: hbm, d2d and compute of one die take {machine.die_mm2:,.0f} mm², and a wafer that "
+            f"is not cut has {CARRIER_MM2:,.0f}. Write what one die has, and their number as mesh"
+        )
     if (number := int(die_area.devices_of(machine.system))) > MOST_DEVICES:
         size, rate = format_quantity(hbm.capacity_bytes, SIZE), format_quantity(hbm.bandwidth_bytes_per_s, BANDWIDTH)
         raise SpecError(

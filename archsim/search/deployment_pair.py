@@ -56,7 +56,8 @@ def pair_sentence(
 
 def short(name: str) -> str:
     """``scheduler.max_num_seqs 2048`` → ``2,048 requests per rank``."""
-    found = re.sub(r"\b(True|False)\b", lambda value: "on" if value[0] == "True" else "off", _KEY.sub("", name))
+    own = _KEY.sub(lambda key: key[0][7:] if key[0].startswith("system.") else "", name)  # a machine has many of a name
+    found = re.sub(r"\b(True|False)\b", lambda value: "on" if value[0] == "True" else "off", own)
     found = re.sub(r"(?<=\s)\d{4,}(?![\d.\w])", lambda value: f"{int(value[0]):,}", found)
     for key, words in _WORDS.items():
         found = re.sub(rf"\b{key} ([\d,.]*\d)(?:/s)?(?![\w/])", rf"\1 {words}", found)

@@ -215,7 +215,9 @@ def test_a_header_of_the_schema_written_in_another_way_is_not_taken_for_one_of_t
     assert problem.kind == "refused" and "expected the column 'library_version'" in problem.reason
 
 
-@pytest.mark.parametrize("layout", sampled(LAYOUTS, LAYOUTS[::3].__contains__), ids=lambda layout: layout.kind)
+@pytest.mark.parametrize(
+    "layout", sampled(LAYOUTS, lambda layout: layout.kind in ("gemm", "moe")), ids=lambda layout: layout.kind
+)
 def test_a_header_alone_is_no_error(tmp_path, layout):
     write(tmp_path / "a", ("gemm",), SHAPES[:1])
     (tmp_path / "a" / "b.csv").write_text(f"{HEADS[layout.kind]},{TIMES}\n")

@@ -206,7 +206,9 @@ def test_check_refuses_what_a_sweep_would(tmp_path, capsys, changes, said):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", sampled(("balancers", "explore_dojo", "explore_spares"), "explore_spares".__eq__))
+@pytest.mark.parametrize(
+    "name", sampled(["balancers", "explore_dojo", "explore_spares"], lambda name: name == "explore_spares")
+)
 def test_every_point_of_a_shipped_sweep_can_run(name, capsys):
     """As `check` says, which asks what a sweep asks. tests/runs/test_sweeps.py has the design space, which is larger."""
     assert main(["check", name]) == 0, capsys.readouterr().err

@@ -321,7 +321,8 @@ def test_a_full_disk_behind_the_output():
 
 @pytest.mark.skipif(not os.path.exists(FULL), reason=f"this system has no {FULL}")
 @pytest.mark.parametrize("ends, status", [
-    ("<&- >&- 2>&-", 0), (f">{FULL}", 2), *(pytest.param(*each, marks=pytest.mark.nightly) for each in (
+    ("<&- >&- 2>&-", 0), (f">{FULL}", 2),
+    *(pytest.param(*each, marks=pytest.mark.nightly) for each in (
         (">&-", 0), ("| true", 0), ("2>&-", 0), (f"2>{FULL}", 0), (f">{FULL} 2>&-", 2),
     )),
 ])  # fmt: skip

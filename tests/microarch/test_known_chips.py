@@ -115,6 +115,15 @@ def test_a_wafer_of_sram_is_one_wafer_without_stacks(tmp_path):
     assert 9000 <= card.usd["hbm"] <= 18000 and usd(card) < 20000
 
 
+def test_a_die_has_room_for_what_is_in_it_and_a_wafer_for_the_die(tmp_path):
+    small = system(tmp_path, "kind: sram, bandwidth: 80 TB/s, capacity: 2 GB", more="made: {area: 100 mm2}")
+    (note,) = making_notes(build_costs(small))
+    assert "made.area: 100 mm²" in note and "less than" in note
+    uncut = system(tmp_path, "kind: sram, bandwidth: 21 PB/s, capacity: 440 GB", more="made: {carrier: monolithic}")
+    with pytest.raises(SpecError, match="hbm.*46,225"):
+        refuse_unbuildable(build_costs(uncut))
+
+
 def test_what_has_no_room_on_the_edge_of_a_die_is_told(tmp_path):
     (note,) = making_notes(build_costs(system(tmp_path, "bandwidth: 8 TB/s, capacity: 240 GB", 5, 5)))
     assert "117 mm" in note and "91 mm" in note and "edge" in note

@@ -112,7 +112,7 @@ RULES |= {f"rule {rule.__name__}": Rule(rule) for rule in (isca26, paper, lp, ha
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@settings(max_examples=examples(15, 8))
+@settings(max_examples=examples(15, 4))
 @given(seed=seeds)
 def test_every_pair_is_executed_once_and_no_load_beats_its_ceilings(rule, seed):
     """Every allocation joins by a row of ``RULES``. Experts are in order, no die twice, and again it is the same."""

@@ -40,7 +40,6 @@ class Study(NamedTuple):
     start: Callable[[object, Path, Heard, int], object]
     given: object
     files: tuple[str, ...]
-    nightly: bool = False
     manifest: bool = True
     heard: str = "ran"
 
@@ -54,7 +53,7 @@ STUDIES = {
     "points": Study(lambda given, out, watcher, jobs: ar.sweep(given, out, jobs, watcher), AXES, TABLES[1:2]),
     "explore": Study(
         lambda given, out, watcher, jobs: ar.explore(given, out, jobs, lambda: nullcontext(watcher)), EXPLORED,
-        ("front.csv", "index.html", "manifest.yaml"), nightly=True,
+        ("front.csv", "index.html", "manifest.yaml"),
     ),
     "serve": Study(
         lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs, samples=0), SERVED,
@@ -63,21 +62,21 @@ STUDIES = {
     "serve axes": Study(
         lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs, samples=0),
         SERVED | {"sweep": {"grid": SERVED_AXES}}, ("results.csv", "results.parquet", "index.html", "manifest.yaml"),
-        nightly=True,
     ),
     "sure": Study(
         lambda given, out, watcher, jobs: ar.sure(given, 4, out, jobs=jobs, watcher=watcher),
-        TOY | {"engine": "analytical"}, SURE, True, False, "shares",
+        TOY | {"engine": "analytical"}, SURE, False, "shares",
     ),
     "serve sure": Study(
         lambda given, out, watcher, jobs: ar.serve_sure(given, 4, out=out, watcher=watcher, jobs=jobs), SERVED, SURE,
-        True, False, "shares",
+        False, "shares",
     ),
     "claims": Study(
         lambda given, out, watcher, jobs: ar.claims([given], out, jobs, watcher), small(),
         ("recorded.json", "small/index.html"), manifest=False,
     ),
 }  # fmt: skip
+AT_A_COMMIT = ("points", "serve")
 
 
 class Whole(NamedTuple):
@@ -125,7 +124,7 @@ def whole_of(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("name", sampled(STUDIES, lambda name: not STUDIES[name].nightly))
+@pytest.mark.parametrize("name", sampled(STUDIES, AT_A_COMMIT.__contains__))
 def test_interrupted_it_goes_on_and_ends_with_the_same_bytes(whole_of, name, tmp_path):
     """Of what had ended nothing is run again, and until all has ended no table is there."""
     whole = whole_of(name)
@@ -140,7 +139,7 @@ def test_interrupted_it_goes_on_and_ends_with_the_same_bytes(whole_of, name, tmp
     assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
 
 
-@pytest.mark.parametrize("name", sampled(STUDIES, lambda name: not STUDIES[name].nightly))
+@pytest.mark.parametrize("name", sampled(STUDIES, AT_A_COMMIT.__contains__))
 def test_a_second_time_nothing_is_run_and_nothing_changes(whole_of, name, tmp_path):
     whole = whole_of(name)
     watcher, before = Heard(by=whole.study.heard), files(whole.study, whole.folder)
@@ -150,7 +149,7 @@ def test_a_second_time_nothing_is_run_and_nothing_changes(whole_of, name, tmp_pa
 
 
 @pytest.mark.parametrize("name", sampled(
-    [name for name, study in STUDIES.items() if study.manifest], lambda name: not STUDIES[name].nightly,
+    [name for name, study in STUDIES.items() if study.manifest], AT_A_COMMIT.__contains__,
 ))  # fmt: skip
 def test_a_manifest_gives_the_same_bytes(whole_of, name, tmp_path):
     whole = whole_of(name)
@@ -159,7 +158,7 @@ def test_a_manifest_gives_the_same_bytes(whole_of, name, tmp_path):
     assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
 
 
-@pytest.mark.parametrize("name", sampled(STUDIES, lambda name: name in ("sweep", "serve")))
+@pytest.mark.parametrize("name", sampled(STUDIES, AT_A_COMMIT.__contains__))
 def test_processes_change_nothing(whole_of, name, tmp_path):
     whole = whole_of(name)
     with alone(tmp_path / "cache"):

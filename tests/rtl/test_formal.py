@@ -37,7 +37,7 @@ PLANTED = [
 ]  # fmt: skip
 
 
-AT_A_COMMIT = ("atu",)  # a second each
+AT_A_COMMIT = ("atu",)
 
 
 @pytest.mark.parametrize("block", sampled(PROPERTIES, lambda block: block in AT_A_COMMIT))

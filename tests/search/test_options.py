@@ -509,6 +509,7 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     assert first.startswith("With 8 requests per rank instead of 4 requests per rank, output is ")
     assert "scheduler." not in first and " ×, " in first and "TTFT" in first and "TPOT" in first
     assert short("a.b False, c.d.e 1.5") == "b off and e 1.5" and short("rate 4/s") == "4 requests per second"
+    assert short("system.hbm.bandwidth 8 TB/s") == "hbm.bandwidth 8 TB/s"
     assert short("scheduler.max_num_seqs 2048, x.max_num_batched_tokens 512") == (
         "2,048 requests per rank and 512 tokens per step"
     )

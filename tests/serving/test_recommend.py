@@ -40,7 +40,7 @@ from archsim.serving.answers.configuration import Configuration, with_choice
 from archsim.serving.answers.engines import SharedEngines, estimate_of, estimate_rate, largest
 from archsim.serving.answers.highest_rate import Curve
 from archsim.serving.answers.kubernetes import llm_d_values, manifests
-from archsim.serving.answers.question import MOST_DEVICES, asked_of, kinds_of, unread_by
+from archsim.serving.answers.question import MOST_DEVICES, asked_of, file_of, kinds_of, unread_by
 from archsim.serving.answers.race import PartOfRace, Race, Rounds, Tried
 from archsim.serving.answers.recommend import (
     _ask_alone,
@@ -315,6 +315,19 @@ def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision()
     assert not asked_of("qwen3-32b", ["h200"], tpot="50ms", usd_per_hour=50).notes  # as many as these buy
     with pytest.raises(SpecError, match="int4 is not compared"):
         asked_of("Qwen/Qwen3-32B-INT4", ["h200"], tpot="50ms")
+
+
+def test_a_machine_with_changed_keys_is_what_is_asked_estimated_and_written():
+    """As of a file of `archsim serve` with the same keys."""
+    changed = ["system.hbm.bandwidth=9.6TB/s"]
+    fast = asked_of("olmoe-1b-7b", ["h200:1"], tpot="50ms", engines=["vllm"], overrides=changed)
+    plain, kind = (kinds_of(asked)[0] for asked in (fast._replace(overrides=()), fast))
+    assert kind.offer.system.hbm.bandwidth_bytes_per_s == 2 * plain.offer.system.hbm.bandwidth_bytes_per_s
+    written = load_serving(file_of(fast, kind.offer, "vllm", kind.dtypes))
+    assert written.system == kind.offer.system == kind.serving.system
+    assert "The machine has system.hbm.bandwidth=9.6TB/s, which its files do not say." in fast.notes
+    with pytest.raises(SpecError, match="unknown key; did you mean 'bandwidth'"):
+        kinds_of(fast._replace(overrides=("system.hbm.bandwith=1TB/s",)))
 
 
 def test_weights_without_an_arithmetic_of_their_own_are_of_vllm_and_named():
@@ -827,7 +840,7 @@ def test_limits_that_nothing_meets_name_the_nearest_and_what_would_help(monkeypa
         return dict(re.findall(r"(\w+) to ([\d.]+ ms)", said)), re.findall(r"(?:within|every) ([\d.]+) ms", said)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartOfRace, "rate", lambda *_: pytest.fail("a rate was looked for"))
+        patch.setattr("archsim.serving.answers.recommend._race_sizes", lambda *_: pytest.fail("sizes were raced"))
         refusal(tpot="501us")
     ttft_ms, tpot_ms = (1.003 * float(ms) for ms in refusal(ttft="500us", tpot="500us")[1])
     raised, _ = refusal(ttft=f"{ttft_ms}ms", tpot="500us")

@@ -289,11 +289,11 @@ def test_shipped_machines_are_plausible():
         assert plausibility_notes(system) == []
 
 
-@pytest.mark.parametrize("changes", [
+@pytest.mark.parametrize("changes", sampled([
     {"systems.0.hbm.capacity": "80 TB"}, {"systems.0.d2d.bandwidth": "2 GB/s", "systems.0.d2d.hop_latency": "200 us"},
     {"systems.0.hbm.bandwidth": "3.35 GB/s"}, {"systems.0.llc.hit": "100 us"},
     {"systems.0.compute.peak": "989 GFLOP/s"},
-])  # fmt: skip
+], lambda changes: "systems.0.d2d.bandwidth" in changes))  # fmt: skip
 def test_check_tells_values_that_are_far_from_machines(changes, capsys):
     overrides = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     assert main(["check", "dojo", "--set", "workload.batch=[64]", *overrides]) == 0
@@ -392,7 +392,7 @@ def test_a_manifest_keeps_what_its_file_told(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", sampled(["ablate", "optimum", "why", "compare"], ("optimum", "compare").__contains__)
+    "command", sampled(["ablate", "optimum", "why", "compare"], lambda command: command != "ablate")
 )
 def test_every_command_that_reads_an_experiment_tells_what_it_does_not_read(command, tmp_path, capsys):
     """An axis of a sweep of which only the first value runs, and a key that no run reads."""

@@ -23,6 +23,7 @@ from archsim.serving import expert_groups, measures
 from archsim.serving.file_requests import INPUT_STREAM, OUTPUT_STREAM
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
+from archsim.show.units import count_of
 from archsim.specs import library, serving_files
 from archsim.specs.deployment import Precision, PrecisionSpec
 from archsim.specs.recipes import unserved
@@ -87,6 +88,7 @@ class Asked(NamedTuple):
     acceptance: float | None = None  # of a draft
     assumed: bool = False  # whether the limits are USUAL_LIMITS, as none was given
     budget: tuple[str, ...] = ()  # of usd_per_hour and watts, those that bound the GPUs
+    overrides: tuple[str, ...] = ()  # ``system.KEY=VALUE`` of every machine
 
     @property
     def model_name(self) -> str:
@@ -121,6 +123,7 @@ def asked_of(
     context: Sequence[int] = (),
     drafts: Sequence[int] = (),
     acceptance: float | None = None,
+    overrides: Sequence[str] = (),
 ) -> Asked:
     """The question as it is asked on the command line. ``input_tokens``, ``output_tokens``: None for the usual ones, or
     what fits the model; ``ttft``, ``tpot``, ``e2e``: without any of them USUAL_LIMITS; ``stages``, ``context``,
@@ -144,6 +147,12 @@ def asked_of(
     ):  # fmt: skip
         for each in given:
             known_value(name, each, known)
+    for text in overrides:
+        if not text.startswith("system."):
+            raise SpecError(
+                f"{caller_name('overrides')} {text}: a recommendation takes keys of the machine, such as "
+                "system.hbm.bandwidth=2TB/s. All else is chosen here, or by another option"
+            )
     if any(drafts) and acceptance is None:
         raise SpecError(
             f"{caller_name('drafts')} {max(drafts)}: how many are accepted is not known. Give "
@@ -161,6 +170,13 @@ def asked_of(
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}, MOST_DEVICES if is_open else None) for each in on)
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
              if ":" not in text and not bought and not is_open]  # fmt: skip
+    most = max(each.devices for each in offers)
+    for name, widest in (("stages", max((1, *stages))), ("context", max((1, *context)))):
+        if widest > most:
+            raise SpecError(
+                f"{caller_name(name)} {widest}: more than the {count_of(most, 'GPU')} that may be used. Give more"
+            )
+    taken += [f"The machine has {text}, which its files do not say." for text in overrides]
     gpus = {each.gpu for each in offers}
     taken += [f"{caller_name('prices')} {gpu} has no effect: it is not among the GPUs that may be used"
               for gpu in prices or {} if gpu not in gpus]  # fmt: skip
@@ -200,7 +216,7 @@ def asked_of(
         ), assumed=assumed,
         stages=tuple(dict.fromkeys((1, *stages))), context=tuple(dict.fromkeys((1, *context))),
         drafts=tuple(dict.fromkeys((0, *drafts))) if any(drafts) else (), acceptance=acceptance,
-        budget=bought,
+        budget=bought, overrides=tuple(overrides),
     )  # fmt: skip
 
 
@@ -363,7 +379,9 @@ def kinds_of(asked: Asked) -> list[SearchedServing]:
                 "max_num_batched_tokens": list(asked.max_num_batched_tokens), "pp": list(asked.stages),
                 "context": list(asked.context) if engine == "vllm" else [1],
             }}  # fmt: skip
-            found.append(SearchedServing(offer, engine, precision, dtypes, serving_files.load_serving(given), drafts))
+            serving = serving_files.load_serving(given, asked.overrides)
+            own = offer._replace(system=serving.system, source=serving.given["system"]) if asked.overrides else offer
+            found.append(SearchedServing(own, engine, precision, dtypes, serving, drafts))
     return found
 
 
