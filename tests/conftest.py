@@ -40,6 +40,7 @@ BEGIN = ("engine/test_every_law.py", *(f"calibration/test_{name}.py" for name in
 
 LONG = (
     "questions/test_study_laws.py", "questions/test_axes_answer.py", "cli/test_forms.py", "runs/test_cluster.py",
+    "evidence/test_calibration_validate.py",
     "serving/test_schedulers.py", "serving/test_never_slower.py", "runs/test_run_time_laws.py",
 )  # fmt: skip
 
