@@ -445,7 +445,7 @@ def test_what_experiments_ask_is_wrapped_not_cut(capsys):
     assert main(["list", "experiments"]) == 0
     said = capsys.readouterr().out
     assert "…" not in said and max(map(len, said.splitlines())) < 150
-    assert "what it costs, and when it does not pay" in " ".join(said.split())
+    assert "what it costs, and when it is not worth it" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(
