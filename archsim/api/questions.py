@@ -262,14 +262,15 @@ def why(
     first: cause, link, die, expert, and what would help by how much. The last is simulated:
     the step with twice of what it waits for, and under the other policies of the experiment.
 
-    step or layer alone: the slowest of it. report: gets what is tried next, in words.
+    step or layer alone: the slowest of it. report: gets what is tried next, in words. Of the folder of a report without
+    a choice: its fastest run at the largest batch.
 
     Raises ArchsimError for a step that the run does not have; otherwise as `run`.
 
     >>> len(ar.why(ar.api.EXAMPLE, policy="ep", worst=3).rows)
     3
     """
-    from archsim.questions.why import explain
+    from archsim.questions.why import explain, fastest_run
 
     if _is_deployment(experiment):
         from archsim.search.served_why import why_deployment
@@ -279,6 +280,8 @@ def why(
         source = cast("Source", experiment)
         name = "the deployment" if isinstance(source, Mapping) else Path(source).stem
         return why_deployment(load_serving(source, files.override_texts(overrides)), name, report)
+    if picked := fastest_run(experiment, files.override_texts(overrides), step, layer, chosen):
+        return explain(picked[0], step, layer, worst, picked[1], report)
     return explain(files.experiment_of(files.overridden(experiment, overrides)), step, layer, worst, chosen, report)
 
 

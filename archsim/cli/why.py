@@ -19,33 +19,21 @@ def run_why(args: argparse.Namespace) -> Answer:
     """Five lines, or the worst steps. Raises ArchsimError for a step that the run does not have."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
     from archsim.specs.file_kinds import SERVE
-    from archsim.specs.library import kind_of_file, load_experiment, load_planned
-    from archsim.specs.plan import SweepPlan
+    from archsim.specs.library import kind_of_file, load_experiment
 
     if kind_of_file(args.file) == SERVE:
         return _of_deployment(args)
-    experiment = load_experiment(args.file, args.overrides)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes
-    from archsim.questions.why import Why, run_that_matters
+    from archsim.questions.why import Why, fastest_run
     from archsim.runs.choice import choose
     from archsim.runs.results import damage_notes
-    from archsim.show.units import listing
 
     chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
-    is_step = args.step is not None or args.layer is not None
-    last = []
-    if Path(args.file).is_dir() and not is_step and not any(chosen.values()):
-        row, planned = run_that_matters(Path(args.file)), load_planned(args.file, args.overrides)
-        if row is not None:
-            chosen = {name: row[name] for name in verbs.CHOSEN}
-            last = ["This is the fastest run of the report at its largest batch."]
-        if row is not None and isinstance(planned, SweepPlan):
-            point = planned.point(row["point"])
-            one, shown = planned.alone(point), listing(" ".join(each) for each in planned.shown(point).items())
-            others = [each for each in experiment.policies if each.name != row["policy"]]
-            experiment = one.model_copy(update={"policies": (*one.policies, *others)})
-            last = [f"This is the fastest run of the report at its largest batch, point {point.index} ({shown})."]
+    if picked := fastest_run(args.file, args.overrides, args.step, args.layer, chosen):
+        experiment, chosen, last = picked
+    else:
+        experiment, last = load_experiment(args.file, args.overrides), ""
     print_notes(damage_notes(Path(args.file)))
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
@@ -53,7 +41,7 @@ def run_why(args: argparse.Namespace) -> Answer:
     found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, report=heartbeat.begins, **chosen)
     assert isinstance(found, Why)
     answer = found.as_answer()
-    return replace(answer, parts=(*answer.parts, *last), notes=(*found.notes, *experiment.unread))
+    return replace(answer, parts=(*answer.parts, *filter(None, [last])), notes=(*found.notes, *experiment.unread))
 
 
 def _of_deployment(args: argparse.Namespace) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base import verbs
 from archsim.base.answer import Answer, Grid
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, align
@@ -32,7 +34,7 @@ from archsim.show.units import (
     with_unit,
 )
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.library import load_experiment
+from archsim.specs.library import load_experiment, load_planned
 from archsim.uncertainty.estimate import interval
 from archsim.uncertainty.ranges import shorten
 from archsim.uncertainty.worlds import Worlds
@@ -219,14 +221,31 @@ def _helps_text(row: Row, levers: Sequence[Lever], what: str) -> str:
     return f"and {what} would take {_change(change)} time {best.with_it}, which helps most of all that was tried"
 
 
-def run_that_matters(report: Path) -> Mapping[str, Any] | None:
-    """The row of the fastest run at the largest batch, under ``physical`` if that was run; None if none decoded."""
+def fastest_run(
+    report: Any, overrides: Sequence[str], step: int | None, layer: int | None, chosen: Mapping[str, Any]
+) -> tuple[ExperimentSpec, dict[str, Any], str] | None:
+    """Of a report of which nothing is chosen, the run to explain: the fastest at the largest batch, under ``physical``
+    if that was run. Its experiment (at its values of the axes, with all policies), what chooses it, and a sentence.
+    None of other sources, and where no run decoded. Raises SpecError.
+    """
     from archsim.runs.results import Results
 
-    rows = [row for row in Results.load(report).runs.rows if row.get("tokens_per_s")]
-    physical = [row for row in rows if row["assumptions"].startswith("physical")]
-    rows = physical or rows
-    return max(rows, key=lambda row: (row["batch"], row["tokens_per_s"]), default=None)
+    is_report = isinstance(report, str | os.PathLike) and Path(report).is_dir()
+    if not is_report or step is not None or layer is not None or any(chosen.values()):
+        return None
+    rows = [row for row in Results.load(Path(report)).runs.rows if row.get("tokens_per_s")]
+    rows = [row for row in rows if row["assumptions"].startswith("physical")] or rows
+    if not rows:
+        return None
+    row, planned = max(rows, key=lambda row: (row["batch"], row["tokens_per_s"])), load_planned(report, overrides)
+    picked, said = {name: row[name] for name in verbs.CHOSEN}, "the fastest run of the report at its largest batch"
+    if isinstance(planned, ExperimentSpec):
+        return planned, picked, f"This is {said}."
+    point = planned.point(row["point"])
+    one, shown = planned.alone(point), listing(" ".join(each) for each in planned.shown(point).items())
+    others = [each for each in planned.experiment.policies if each.name != row["policy"]]
+    experiment = one.model_copy(update={"policies": (*one.policies, *others)})
+    return experiment, picked, f"This is {said}, point {point.index} ({shown})."
 
 
 def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:

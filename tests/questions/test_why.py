@@ -81,6 +81,7 @@ def test_of_a_report_with_axes_the_fastest_point_is_explained(tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"at its largest batch, point {best['point']} (system.hbm.bandwidth 3 TB/s)." in done.stdout
     assert best["system"] in done.stdout and "has no effect" not in done.stderr
+    assert ar.why(tmp_path / "report").as_answer().parts[0] == done.stdout.splitlines()[0]
 
 
 def test_the_five_lines_of_a_step(here):
