@@ -162,9 +162,10 @@ def answer_of_store(path: str | Path, *before: str) -> Answer:
     from archsim.traffic.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
-    matrices = "1 matrix" if facts.get("matrices") == "1" else f"{facts.get('matrices')} matrices"
-    held = f"{facts['requests']} requests" if "requests" in facts else f"{matrices} of loads"
-    said = f"{path} holds {held} of {facts['model']}."
+    number, one, many = (facts["requests"], "request", "requests") if "requests" in facts else (
+        facts["matrices"], "matrix of loads", "matrices of loads"
+    )  # fmt: skip
+    said = f"{path} holds {number} {one if number == '1' else many} of {facts['model']}."
     return Answer((*before, said, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)
 
 

@@ -277,7 +277,7 @@ PAIRS = [
     run for run in EVERY_PAIR
     if examples(2, 1) > 1 or run[0] == "allo+pred" or run[1] in ({}, {"contention": "reserved"})
 ]  # fmt: skip
-SPECIAL = [
+PARTICULAR = [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
     ("pred", {"contention": "reserved"} | BACKGROUND, SLOW_HBM),
@@ -306,7 +306,7 @@ SPECIAL = [
         for older, changes in itertools.product((FREE_VECTORS, ONE_BY_ONE), ({}, {"contention": "reserved"}))
     ),
 ]
-RUNS = PAIRS + SPECIAL[:: examples(2, 1) > 1 or 2]
+RUNS = PAIRS + PARTICULAR[:: 3 - examples(2, 1)]  # nightly all of them, else half
 
 
 def run_both(name, changes, hardware):
